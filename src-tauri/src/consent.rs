@@ -1,8 +1,8 @@
 //! Asks the person before a command of the page changes where models come from or are. Script in the
 //! page could send such a command by itself, so the question is a dialog of the system.
 
-use cairn_app::Consent;
 use cairn_app::wire::{Failure, FailureCode, FailureKind};
+use cairn_app::{Consent, readable};
 use tauri::{Url, WebviewWindow};
 use tauri_plugin_dialog::{DialogExt, MessageDialogButtons, MessageDialogKind};
 use tokio::sync::oneshot;
@@ -82,13 +82,13 @@ fn host(address: &str) -> String {
     shown(named.as_deref().unwrap_or(address))
 }
 
-/// A text of the page in one line, without characters that turn the order of others.
+/// A text of the page in one line, with escapes for characters that are not seen or turn the order
+/// of others.
 fn shown(text: &str) -> String {
-    let is_plain = |char: &char| !char.is_control() && !matches!(char, '\u{200b}'..='\u{206f}');
-    let plain: String = text.chars().filter(is_plain).collect();
-    match plain.char_indices().nth(MAX_SHOWN_CHARS) {
-        Some((end, _)) => format!("{}…", &plain[..end]),
-        None => plain,
+    let escaped = readable(text);
+    match escaped.char_indices().nth(MAX_SHOWN_CHARS) {
+        Some((end, _)) => format!("{}…", &escaped[..end]),
+        None => escaped,
     }
 }
 
@@ -115,7 +115,11 @@ mod tests {
             ("https://hub.example:8443/path?huggingface.co", "at hub.example:8443 and"),
             ("https://huggingface.co@evil.example/", "at evil.example and"),
             ("https://аpple.example", "at xn--pple-43d.example and"),
-            ("huggingface.co\u{202e}\nelpmaxe.live", "at huggingface.coelpmaxe.live and"),
+            (
+                "huggingface.co\u{202e}\nelpmaxe.live",
+                r"at huggingface.co\u{202e}\nelpmaxe.live and",
+            ),
+            ("a\u{61c}b\u{feff}c\u{ad}d\u{e0041}", r"at a\u{61c}b\u{feff}c\u{ad}d\u{e0041} and"),
         ] {
             let text = asks(&Consent::HubAddress(address.to_owned()));
             assert!(text.contains(host), "{address}: {text}");
@@ -124,6 +128,8 @@ mod tests {
         assert!(text.contains("through proxy.example:1080,"), "{text}");
         let long = asks(&Consent::HubAddress("x".repeat(9999)));
         assert!(long.chars().count() < 600, "{long}");
+        let escaped = asks(&Consent::HubAddress("\u{202e}".repeat(9999)));
+        assert!(escaped.chars().count() < 600, "{escaped}");
     }
 
     #[test]

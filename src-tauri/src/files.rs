@@ -1,7 +1,7 @@
 //! Files that the user chooses in native dialogs or drops on the window: prompt caches to save and
 //! open, chats to save and open, models to import, answers about many texts and code to save.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_app::wire::{
@@ -101,19 +101,12 @@ pub async fn import_chats(
     offered: State<'_, Offered>,
 ) -> Result<Option<ChatsImported>, Failure> {
     let app = app(&core)?;
-    let path = match path {
-        Some(path) => {
-            offered.check(&path)?;
-            path
-        }
-        None => {
-            let dialog = window.dialog().file().set_parent(&window).set_title("Import chats");
-            let dialog = dialog.add_filter("Chats", &["json", "jsonl", "ndjson"]);
-            match chosen(|answer| dialog.pick_file(answer)).await? {
-                Some(path) => path,
-                None => return Ok(None),
-            }
-        }
+    let dialog = || {
+        let dialog = window.dialog().file().set_parent(&window).set_title("Import chats");
+        dialog.add_filter("Chats", &["json", "jsonl", "ndjson"])
+    };
+    let Some(path) = dropped_or_chosen(path.as_deref(), &offered, dialog).await? else {
+        return Ok(None);
     };
     app.import_chats(&path).await.map(Some)
 }
@@ -157,18 +150,9 @@ pub async fn import_cache(
     offered: State<'_, Offered>,
 ) -> Result<Option<ImportPreview>, Failure> {
     let app = app(&core)?;
-    let path = match path {
-        Some(path) => {
-            offered.check(&path)?;
-            path
-        }
-        None => {
-            let dialog = dialog(&window).set_title("Import prompt cache");
-            match chosen(|answer| dialog.pick_file(answer)).await? {
-                Some(path) => path,
-                None => return Ok(None),
-            }
-        }
+    let dialog = || dialog(&window).set_title("Import prompt cache");
+    let Some(path) = dropped_or_chosen(path.as_deref(), &offered, dialog).await? else {
+        return Ok(None);
     };
     Ok(Some(app.preview_import(path).await))
 }
@@ -186,21 +170,17 @@ pub async fn import_model(
     offered: State<'_, Offered>,
 ) -> Result<Option<ImportedModel>, Failure> {
     let app = app(&core)?;
-    let path = match path {
-        Some(path) => {
-            offered.check(&path)?;
-            path
-        }
-        None => {
-            let dialog = window.dialog().file().set_parent(&window).set_title("Import model");
-            let dialog = dialog.add_filter("GGUF file", &["gguf"]);
-            match chosen(|answer| dialog.pick_file(answer)).await? {
-                Some(path) => path,
-                None => return Ok(None),
-            }
-        }
+    let dialog = || {
+        let dialog = window.dialog().file().set_parent(&window).set_title("Import model");
+        dialog.add_filter("GGUF file", &["gguf"])
     };
-    app.import_model(path).await
+    let Some(whole) = dropped_or_chosen(path.as_deref(), &offered, dialog).await? else {
+        return Ok(None);
+    };
+    // A link in a cache of models names the model; the file behind it is named by its hash.
+    let named = path.as_deref().unwrap_or(&whole);
+    let name = named.file_name().unwrap_or(named.as_os_str()).to_string_lossy().into_owned();
+    app.import_model_as(whole, name).await
 }
 
 /// The folder for models that the user chooses. None if the user cancelled.
@@ -224,6 +204,20 @@ fn app(core: &Core) -> Result<Arc<App>, Failure> {
 
 fn dialog(window: &WebviewWindow) -> FileDialogBuilder<tauri::Wry> {
     window.dialog().file().set_parent(window).add_filter("Prompt cache", &[EXTENSION])
+}
+
+/// Returns the path of a dropped file, or else of one that the user chooses. `None` if the user
+/// cancelled. A dropped path comes back without links, as it was checked: a link in it may lead
+/// elsewhere a moment later.
+async fn dropped_or_chosen(
+    dropped: Option<&Path>,
+    offered: &Offered,
+    dialog: impl FnOnce() -> FileDialogBuilder<tauri::Wry>,
+) -> Result<Option<PathBuf>, Failure> {
+    match dropped {
+        Some(path) => offered.check(path).map(Some),
+        None => chosen(|answer| dialog().pick_file(answer)).await,
+    }
 }
 
 /// The path chosen in a dialog; none if it was cancelled.
@@ -268,8 +262,26 @@ fn file_name(suggested: &str, extension: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+
+    #[test]
+    fn opens_dropped_file_and_not_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (file, link) = (root.join("a.json"), root.join("link.json"));
+        std::fs::write(&file, "a").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let offered = Offered::default();
+        let open = |path| {
+            let opened = dropped_or_chosen(Some(path), &offered, || panic!("no dialog"));
+            tauri::async_runtime::block_on(opened)
+        };
+        assert!(open(&link).is_err(), "it was not dropped");
+        offered.add(&link);
+        assert_eq!(open(&link), Ok(Some(file)));
+    }
 
     #[track_caller]
     fn check(suggested: &str, expected: &str) {

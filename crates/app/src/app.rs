@@ -72,9 +72,10 @@ pub struct App {
     pub(crate) engine: Engine,
     /// The reason why this run stores no prompt caches, if any.
     pub(crate) cache_problem: Option<String>,
-    /// The notice about a damaged database, or one that was taken away, for the first interface
-    /// that asks for the state.
+    /// The notice about a damaged database, for the first interface that asks for the state.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
+    /// The newest notice about a database that was taken away, for the next one that asks.
+    pub(crate) file_notice: Mutex<Option<Event>>,
     pub(crate) crashes: Crashes,
     pub(crate) answers: RunningAnswers,
     pub(crate) reads: RunningReads,
@@ -207,12 +208,11 @@ impl App {
         }
     }
 
-    /// Whether a conversation exists only in memory.
+    /// Whether a conversation exists only in memory. A failure counts as yes, so that nothing of a
+    /// private conversation reaches the disk.
     pub(crate) async fn is_private(&self, conversation_id: &str) -> bool {
         match self.private.get() {
-            Some(private) => {
-                private.conversation(conversation_id).await.is_ok_and(|row| row.is_some())
-            }
+            Some(private) => !matches!(private.conversation(conversation_id).await, Ok(None)),
             None => false,
         }
     }

@@ -245,8 +245,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     let (conversations, models, named) =
         (list::all(app).await?, models::list::all(app).await, cache_commands::named(app).await?);
-    let recovered = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
-    for notice in recovered.into_iter().chain(app.crashes.take_notice()) {
+    let [recovered, file] = [&app.recovery_notice, &app.file_notice]
+        .map(|notice| notice.lock().unwrap_or_else(PoisonError::into_inner).take());
+    for notice in [recovered, file, app.crashes.take_notice()].into_iter().flatten() {
         app.emit(notice);
     }
     let (settings, status) = (Box::new(app.settings()), status::now(app));

@@ -82,13 +82,19 @@ impl From<Failure> for StartError {
 #[derive(Debug)]
 pub struct Completion {
     generation: Generation,
-    _step: RunningStep,
+    step: RunningStep,
 }
 
 impl Completion {
     /// The next event of the engine; none after the last.
     pub async fn recv(&mut self) -> Option<GenerateEvent> {
-        self.generation.recv().await
+        let event = self.generation.recv().await;
+        if let Some(GenerateEvent::Finished(finished)) = &event
+            && finished.stats.finish_reason != FinishReason::Cancelled
+        {
+            self.step.succeeded();
+        }
+        event
     }
 }
 
@@ -168,7 +174,7 @@ impl App {
     pub fn complete(&self, request: GenerateRequest) -> Completion {
         self.titles.stop();
         let step = self.crashes.begin(Step::new(StepKind::Program, request.model.clone()));
-        Completion { generation: self.engine.generate(request), _step: step }
+        Completion { generation: self.engine.generate(request), step }
     }
 
     /// The names of the models on this machine that can be used.

@@ -86,7 +86,7 @@ pub use cache::{
     CachedEntry, CachedItem, ChunkSummary, Download, OfflineCaches, OfflineImport, OwnFile, Upload,
 };
 pub use cairn_engine::Repaired;
-pub use cairn_formats::Replacement;
+pub use cairn_formats::{Replacement, readable};
 pub use cairn_hub::CacheVariables;
 pub use cairn_store::new_id;
 pub use chat_files::{ListedChat, OfflineChats};

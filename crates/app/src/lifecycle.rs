@@ -256,6 +256,7 @@ impl Parts {
             engine,
             cache_problem,
             recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
+            file_notice: Mutex::default(),
             crashes,
             answers: RunningAnswers::default(),
             reads: RunningReads::default(),

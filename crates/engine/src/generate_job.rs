@@ -140,3 +140,42 @@ impl GenerateJob {
         let _ = self.events.send(GenerateEvent::Failed(error));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cairn_chat::{FinishReason, Message, Role};
+
+    use super::*;
+    use crate::request::{FinishedGeneration, PromptInput};
+    use crate::scripted_model::worker_with;
+    use crate::sequence::Sequence;
+
+    #[test]
+    fn ends_sequence_stopped_while_prompt_is_built() {
+        for answer_so_far in [vec![], vec![97, 98]] {
+            let mut worker = worker_with(r#"{"script": [97]}"#);
+            // So long that rendering it asks whether it is cancelled.
+            let content = "Why? ".repeat(100_000);
+            let message = Message { role: Role::User, content, token_ids: None };
+            let prompt = PromptInput::Messages(vec![message]);
+            let request = GenerateRequest { answer_so_far, ..GenerateRequest::new(prompt) };
+            let (mut job, (mut events, stop)) =
+                GenerateJob::new(request, None, watch::channel(false).1);
+            job.cancel = Cancel::new(move || stop.send(true).is_ok());
+            let began = Sequence::begin(&mut worker, job, Instant::now(), None);
+            let (sequence, caches) = began.unwrap_or_else(|error| panic!("{error}"));
+            assert!(sequence.job.is_stopped() && caches.is_empty());
+            sequence.finish(&mut worker, FinishReason::Cancelled, caches);
+            let finished: Vec<Box<FinishedGeneration>> =
+                std::iter::from_fn(|| events.try_recv().ok())
+                    .filter_map(|event| match event {
+                        GenerateEvent::Finished(finished) => Some(finished),
+                        GenerateEvent::Failed(error) => panic!("{error}"),
+                        _ => None,
+                    })
+                    .collect();
+            let [finished] = &finished[..] else { panic!("{finished:?}") };
+            assert_eq!(finished.stats.finish_reason, FinishReason::Cancelled);
+        }
+    }
+}

@@ -112,6 +112,7 @@ pub use request::{
     MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score, SegmentOptions,
     SoFar, Speculation, TokenLogprob, TopLogprob,
 };
+pub use sequence::LEAST_TIMED_TOKENS;
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, TimedTokens, WorkDone};
 pub use wired_memory::is_tight;
 pub use work::{RequestWork, WorkFor, WorkKind, WorkLog};

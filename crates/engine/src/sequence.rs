@@ -57,8 +57,8 @@ impl SequenceDraft {
     }
 }
 
-/// A speed of fewer tokens is not shown.
-const LEAST_TIMED_TOKENS: usize = 8;
+/// The fewest written tokens that tell a speed: proposed tokens come several at once.
+pub const LEAST_TIMED_TOKENS: usize = 8;
 
 /// A request that is being answered.
 pub(crate) struct Sequence {
@@ -121,9 +121,10 @@ impl Sequence {
         Sampling::check(&request.sampling, &loaded.model)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let mut text = AnswerText::new(&loaded.model.tokenizer, stops)?;
-        let is_stopped = job.is_stopped();
-        let grammar = if is_stopped { None } else { job.take_grammar(&loaded)? };
+        let grammar = if job.is_stopped() { None } else { job.take_grammar(&loaded)? };
         let prompt = job.take_prompt(&loaded)?;
+        // After the prompt, which is empty if the job was stopped while it was built.
+        let is_stopped = job.is_stopped();
         let request = &job.request;
         let mut segments = AnswerSegments::new(&loaded, request, &prompt.text);
         // They get to where they were when the answer was stopped.
@@ -133,9 +134,10 @@ impl Sequence {
             so_far.segments.extend(segments.iter_mut().flat_map(|segments| segments.push(&step)));
             so_far.text += if request.skip_special_tokens { &step.visible } else { &step.text };
         }
-        let CachedBeginning { num_in_file, tokens_in_file, reuse } = match is_stopped {
-            true => CachedBeginning::default(),
-            false => cached_beginning(worker, &loaded, request, &prompt, pending)?,
+        let CachedBeginning { num_in_file, tokens_in_file, reuse } = if is_stopped {
+            CachedBeginning::default()
+        } else {
+            cached_beginning(worker, &loaded, request, &prompt, pending)?
         };
         let checkpoints_at = match request.uses_prompt_cache() {
             true => worker.cache.checkpoints_at(
@@ -414,7 +416,8 @@ impl Sequence {
         let segments = segments.map_or(Vec::new(), |segments| segments.finish(&last_step));
         let text = self.requested_text(last_step);
         let so_far = &self.job.request.answer_so_far;
-        let prompt_end = self.prompt.tokens.len() - so_far.len();
+        // It has neither if it was stopped while it was built.
+        let prompt_end = self.prompt.tokens.len().saturating_sub(so_far.len());
         Ok(FinishedGeneration {
             text,
             segments,
@@ -514,8 +517,7 @@ impl Sequence {
         })
     }
 
-    /// As [`Sequence::generation_tps`], but 0 for the first few tokens, which say nothing: proposed
-    /// tokens come several at once.
+    /// As [`Sequence::generation_tps`], but 0 for too few tokens.
     pub(crate) fn shown_tps(&self) -> f64 {
         if self.sampled.len() < LEAST_TIMED_TOKENS { 0.0 } else { self.generation_tps() }
     }

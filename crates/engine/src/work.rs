@@ -25,6 +25,9 @@ pub struct WorkFor {
     pub conversation: Option<String>,
     /// The message that it writes, by its id.
     pub message: Option<String>,
+    /// Whether the conversation exists only in memory: then nothing of the work may reach the disk.
+    /// The engine does not look at it.
+    pub is_private: bool,
 }
 
 impl WorkFor {
@@ -33,9 +36,9 @@ impl WorkFor {
         WorkFor { kind, ..WorkFor::default() }
     }
 
-    /// Work for a conversation.
-    pub fn conversation(kind: WorkKind, id: &str) -> Self {
-        WorkFor { kind, conversation: Some(id.to_owned()), message: None }
+    /// Work for a conversation, which may be private.
+    pub fn conversation(kind: WorkKind, id: &str, is_private: bool) -> Self {
+        WorkFor { kind, conversation: Some(id.to_owned()), message: None, is_private }
     }
 }
 

@@ -70,6 +70,13 @@ enum Part {
     Held(Box<FinishedGeneration>),
 }
 
+impl Part {
+    /// Whether the answer has ended without being stopped.
+    fn is_complete(&self) -> bool {
+        matches!(self, Part::Ended(outcome) if outcome.status == MessageStatus::Complete)
+    }
+}
+
 /// How an answer ended.
 struct Outcome {
     status: MessageStatus,
@@ -357,9 +364,13 @@ fn begin_step(app: &App, turn: &Turn, model: Option<&str>) -> RunningStep {
         Wanted::Compared(_) => StepKind::Comparing,
         _ => StepKind::Answering,
     };
-    let is_private = !Arc::ptr_eq(&turn.store, &app.store);
-    let conversation_id = Some(turn.conversation_id.clone()).filter(|_| !is_private);
+    let conversation_id = Some(turn.conversation_id.clone()).filter(|_| !is_private(app, turn));
     app.crashes.begin(Step { conversation_id, ..Step::new(kind, model.map(str::to_owned)) })
+}
+
+/// Whether a turn's chat exists only in memory.
+fn is_private(app: &App, turn: &Turn) -> bool {
+    !Arc::ptr_eq(&turn.store, &app.store)
 }
 
 /// Generates until the answer ends, is stopped, fails or repeats itself. Emits and saves the text
@@ -373,7 +384,7 @@ async fn generate(
     saving: &mut Saving,
 ) -> Part {
     let max_tokens = request.max_tokens;
-    let _step = begin_step(app, turn, request.model.as_deref());
+    let step = begin_step(app, turn, request.model.as_deref());
     let mut generation = app.engine.generate(request);
     let give_up = async {
         app.closing.cancelled().await;
@@ -388,6 +399,9 @@ async fn generate(
                 running.begun.cancel();
                 let is_held = is_holding && !running.stop.is_cancelled();
                 if let Some(part) = end_of_part(event, max_tokens, is_held, progress) {
+                    if part.is_complete() {
+                        step.succeeded();
+                    }
                     return part;
                 }
                 if progress.takes_loop() && !is_stopping && !is_holding {
@@ -498,19 +512,20 @@ async fn request(
     Ok(GenerateRequest {
         model: model.map(str::to_owned),
         answer_so_far: so_far.unwrap_or_default(),
-        work_for: work_for(turn),
+        work_for: work_for(app, turn),
         ..to_answer.request(app, settings).await?
     })
 }
 
 /// The label under which the engine records an answer's work.
-fn work_for(turn: &Turn) -> WorkFor {
+fn work_for(app: &App, turn: &Turn) -> WorkFor {
     let kind = match turn.wanted {
         Wanted::Compared(_) => WorkKind::Comparison,
         Wanted::OfChat(_) | Wanted::Model(_) | Wanted::GoesOn(_) => WorkKind::Answer,
     };
     let message = Some(turn.message_id.clone());
-    WorkFor { message, ..WorkFor::conversation(kind, &turn.conversation_id) }
+    let is_private = is_private(app, turn);
+    WorkFor { message, ..WorkFor::conversation(kind, &turn.conversation_id, is_private) }
 }
 
 /// Adds the process's memory and the words about the prompt cache, and replaces numbers that JSON

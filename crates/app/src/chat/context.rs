@@ -13,11 +13,12 @@ use crate::chat::model;
 use crate::chat::prompt::{read_rows, unsent_question};
 use crate::convert;
 use crate::crashes::record::StepKind;
+use crate::documents::attached;
 use crate::documents::prompt::WithDocuments;
-use crate::documents::sizes;
+use crate::documents::sizes::{self, Sizes};
 use crate::models::loaded::{loaded_name, loaded_status};
 use crate::settings::{Settings, commands as settings};
-use crate::wire::{ChatContext, ContextOf, Event, Failure, NewChat, Reply};
+use crate::wire::{ChatContext, ContextOf, DocumentsOf, Event, Failure, NewChat, Reply};
 
 /// How many tokens a chat with a model may have, and how many of them stay free for its next answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +90,13 @@ async fn of_new_chat(app: &Arc<App>, new: NewChat) -> Result<Option<ChatContext>
         return Ok(None);
     };
     let documents = match folder {
-        Some(folder) => sizes::for_folder(app, &folder.id, &model.name).await?,
+        Some(folder) => {
+            let sum = sizes::for_folder(app, &folder.id, &model.name).await?;
+            if sum.is_new {
+                attached::emit(app, &DocumentsOf::folder(&folder.id)).await;
+            }
+            sum.num_tokens
+        }
         None => 0,
     };
     let parts =
@@ -149,6 +156,7 @@ async fn measured(
     let part = ReadPart::of(branch.rows(), &cuts).before_next_question();
     let Ok(beginning) = Beginning::of(app, store, id, Some(model)).await else { return Ok(None) };
     let sizes = sizes::for_conversation(app, store, id, &model.name).await?;
+    emit_new(app, store, id, &sizes).await?;
     let in_messages = read_rows(part.messages).map(|row| sizes.num_in_message(&row.id));
     let documents = sizes.num_in_beginning + in_messages.sum::<usize>();
     let tokens = async |prompt| {
@@ -173,6 +181,17 @@ async fn measured(
         Ok::<_, EngineError>(Parts { used, beginning: num_beginning.min(used), documents, summary })
     };
     Ok(measure.await.ok())
+}
+
+/// Sends the draft and the messages that show sizes which are new.
+async fn emit_new(app: &App, store: &Store, id: &str, sizes: &Sizes) -> Result<(), Failure> {
+    if sizes.has_new_in_draft {
+        attached::emit(app, &DocumentsOf::conversation(id)).await;
+    }
+    for message_id in &sizes.new_in_messages {
+        emit_message(app, store, id, message_id).await?;
+    }
+    Ok(())
 }
 
 /// Lets a chat be read from its beginning again, or from an earlier cut.

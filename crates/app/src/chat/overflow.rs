@@ -233,7 +233,7 @@ impl Summary<'_> {
             max_tokens,
             context_length: settings.context_length.map(|length| length as usize),
             use_prompt_cache: !is_private,
-            work_for: WorkFor::conversation(WorkKind::Summary, &turn.conversation_id),
+            work_for: WorkFor::conversation(WorkKind::Summary, &turn.conversation_id, is_private),
             kv_cache,
             segments: Some(SegmentOptions::default()),
             ..GenerateRequest::new(prompt)

@@ -50,6 +50,7 @@ async fn read(
     loads_model: bool,
 ) -> Result<Probabilities, Failure> {
     let store = app.store_of(conversation_id).await.clone();
+    let is_private = !Arc::ptr_eq(&store, &app.store);
     let (branch, token_ids, model) = match answer(&store, conversation_id, message_id).await? {
         (branch, Some((token_ids, model))) => (branch, token_ids, model),
         (_, None) => return Ok(Probabilities::NoTokens),
@@ -76,10 +77,10 @@ async fn read(
         model: Some(model.clone()),
         answer_so_far: token_ids.into_iter().take(MAX_TOKENS).collect(),
         num_top_logprobs: Some(NUM_LIKELIEST),
-        work_for: WorkFor::conversation(WorkKind::Probabilities, conversation_id),
+        work_for: WorkFor::conversation(WorkKind::Probabilities, conversation_id, is_private),
         ..request
     };
-    let _step = app.begin_step(StepKind::Probabilities, conversation_id, Some(&model)).await;
+    let step = app.begin_step(StepKind::Probabilities, conversation_id, Some(&model)).await;
     let mut last: Option<Instant> = None;
     let tokens = app.engine.probabilities(request, |processed, total| {
         if last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL) {
@@ -92,6 +93,7 @@ async fn read(
         }
     });
     let tokens: Vec<AnswerToken> = tokens.await?;
+    step.succeeded();
     let tokens = tokens.into_iter().map(convert::token_probability).collect();
     Ok(Probabilities::Read { model, tokens, num_tokens })
 }

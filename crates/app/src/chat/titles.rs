@@ -56,6 +56,7 @@ async fn write(app: &Arc<App>, id: &str) {
         return;
     }
     let store = app.store_of(id).await;
+    let is_private = !Arc::ptr_eq(store, &app.store);
     let Ok(branch) = store.branch(id).await else { return };
     let text_of = |role: Role| {
         branch.iter().find(|row| row.role == role && !row.text.is_empty()).map(|row| match role {
@@ -73,9 +74,10 @@ async fn write(app: &Arc<App>, id: &str) {
     let writer = model.clone().or_else(|| loaded_name(app));
     let step = app.begin_step(StepKind::Title, id, writer.as_deref()).await;
     let asked = prompt(&question, &answer);
-    let written = generate(app, id, model, &asked).await;
-    drop(step);
+    let written = generate(app, id, is_private, model, &asked).await;
     let Some(written) = written else { return };
+    step.succeeded();
+    drop(step);
     match store.set_written_title(id, &question, &cleaned(&written)).await {
         Ok(true) => listed::emit(app, id).await,
         Ok(false) => {}
@@ -100,6 +102,7 @@ fn prompt(question: &str, answer: &str) -> String {
 async fn generate(
     app: &App,
     conversation_id: &str,
+    is_private: bool,
     model: Option<String>,
     prompt: &str,
 ) -> Option<String> {
@@ -111,7 +114,7 @@ async fn generate(
         template_variables: variables,
         max_tokens: MAX_TOKENS,
         use_prompt_cache: false,
-        work_for: WorkFor::conversation(WorkKind::Title, conversation_id),
+        work_for: WorkFor::conversation(WorkKind::Title, conversation_id, is_private),
         segments: Some(SegmentOptions::default()),
         ..GenerateRequest::new(PromptInput::Messages(vec![message]))
     });

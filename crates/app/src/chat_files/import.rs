@@ -303,7 +303,7 @@ mod tests {
         let check = |program: &str, shape: Shape| {
             let what = format!("{program}, {shape:?}");
             let file = |count| file(program, shape, count);
-            check_linear(&what, 1000, file, |file| assert!(chat(&file, MAX_MESSAGES).is_ok()));
+            check_linear(&what, 500, file, |file| assert!(chat(&file, MAX_MESSAGES).is_ok()));
         };
         for program in ["own", "chatgpt", "open-webui"] {
             for shape in [Shape::Chain, Shape::Star, Shape::Comb] {

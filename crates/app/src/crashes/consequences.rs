@@ -117,9 +117,10 @@ mod tests {
     fn counts(text: &str) -> Counts {
         let count = |text: &str| {
             let (name, count) = text.trim().split_once(' ').expect("a count");
-            let subject = match name.starts_with('j') {
-                true => UncleanSubject::Job(name.to_owned()),
-                false => UncleanSubject::Model(name.to_owned()),
+            let subject = if name.starts_with('j') {
+                UncleanSubject::Job(name.to_owned())
+            } else {
+                UncleanSubject::Model(name.to_owned())
             };
             (subject, count.parse().expect("a number"))
         };
@@ -157,6 +158,7 @@ mod tests {
         check("program a, program b, counting c", "", "a 1,b 1,c 1", "program b", "");
         check("measuring m", "m 1", "m 1", "measuring m", "");
         check("importing_model", "", "", "importing_model", "");
+        check("importing_context m", "m 1", "m 1", "importing_context m", "");
         check("dreaming m", "", "m 1", "dreaming m", "");
     }
 

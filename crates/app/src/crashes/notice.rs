@@ -7,7 +7,7 @@ use super::record::{Step, StepKind};
 use crate::wire::{Event, NoticeKind, NoticeLevel, UnexpectedQuit, UnexpectedQuitDuring};
 
 /// The notice of an unclean end, or of the quiet start after several.
-pub(super) async fn of(crash: &Crash, is_quiet: bool, store: &Store) -> Event {
+pub(super) async fn notice_for(crash: &Crash, is_quiet: bool, store: &Store) -> Event {
     if is_quiet {
         let text = "Cairn quit unexpectedly three times in a row, so it has neither loaded nor resumed anything.";
         return notice(NoticeLevel::Warning, text.to_owned(), NoticeKind::StartedQuietly);

@@ -114,7 +114,7 @@ struct State {
     /// The id of each of the record's steps.
     ids: Vec<u64>,
     next_id: u64,
-    /// The models that have completed a computation.
+    /// The models of the steps that have succeeded.
     used: BTreeSet<String>,
     /// None if it could not be written.
     file: Option<File>,
@@ -170,14 +170,21 @@ impl RunningRecord {
         let mut state = self.state();
         let Some(index) = state.ids.iter().position(|&other| other == id) else { return };
         state.ids.remove(index);
-        let step = state.record.steps.remove(index);
-        if computes(step.kind) && !state.is_closed {
-            state.used.extend(step.model);
-        }
+        state.record.steps.remove(index);
         self.write(&mut state);
     }
 
-    /// Returns the models that have completed a computation in this run.
+    fn succeeded(&self, id: u64) {
+        let mut state = self.state();
+        let Some(index) = state.ids.iter().position(|&other| other == id) else { return };
+        let Step { kind, model, .. } = state.record.steps[index].clone();
+        if runs_model(kind) && !state.is_closed {
+            state.used.extend(model);
+        }
+    }
+
+    /// Returns the models that have completed an answer, or other work that runs a whole model, in
+    /// this run.
     pub(crate) fn used_models(&self) -> BTreeSet<String> {
         self.state().used.clone()
     }
@@ -226,15 +233,31 @@ impl Drop for RunningRecord {
 }
 
 /// Whether an unclean end in a step of this kind counts for its model. A measurement has a count of
-/// its own, which ends it after a few tries.
+/// its own, which ends it after a few tries. An import of saved context more likely died of its
+/// file than of the model that happens to be loaded.
 pub(super) fn counts_for_model(kind: StepKind) -> bool {
-    kind != StepKind::Measuring
+    !matches!(kind, StepKind::Measuring | StepKind::ImportingContext)
 }
 
-/// Whether a step of this kind, once it has ended, shows that its model can be used. Loading alone
-/// does not: each start loads a model by itself.
-fn computes(kind: StepKind) -> bool {
-    counts_for_model(kind) && !matches!(kind, StepKind::Loading | StepKind::ImportingModel)
+/// Whether a step of this kind, if it succeeds, shows that its model can be used, because it runs
+/// the whole model. Loading does not: each start loads a model by itself. Counting only runs the
+/// tokenizer.
+fn runs_model(kind: StepKind) -> bool {
+    match kind {
+        StepKind::Answering
+        | StepKind::Comparing
+        | StepKind::Program
+        | StepKind::Job
+        | StepKind::Probabilities
+        | StepKind::ReadingAhead
+        | StepKind::Title => true,
+        StepKind::Loading
+        | StepKind::ImportingModel
+        | StepKind::ImportingContext
+        | StepKind::Counting
+        | StepKind::Measuring
+        | StepKind::Unknown => false,
+    }
 }
 
 /// A step in flight, noted until this is dropped.
@@ -242,6 +265,14 @@ fn computes(kind: StepKind) -> bool {
 pub(crate) struct RunningStep {
     record: Arc<RunningRecord>,
     id: u64,
+}
+
+impl RunningStep {
+    /// Notes that its model has computed what was asked for. Call it for a step that has neither
+    /// failed nor been cancelled: its model's unclean ends are forgotten when the app is closed.
+    pub(crate) fn succeeded(&self) {
+        self.record.succeeded(self.id);
+    }
 }
 
 impl Drop for RunningStep {
@@ -311,9 +342,30 @@ mod tests {
         drop(job);
         assert_eq!(left(), steps[1..]);
         drop(measuring);
-        drop(running.step(Step::new(StepKind::Loading, "loaded".to_owned())));
         assert_eq!(left(), []);
-        assert_eq!(running.used_models().into_iter().collect::<Vec<_>>(), ["m"]);
+    }
+
+    #[test]
+    fn notes_models_of_successful_steps_only() {
+        #[track_caller]
+        fn check(kind: StepKind, succeeds: bool, is_used: bool) {
+            let folder = tempfile::tempdir().unwrap();
+            let running = begun(&folder, None);
+            let step = running.step(Step::new(kind, "m".to_owned()));
+            if succeeds {
+                step.succeeded();
+            }
+            drop(step);
+            assert_eq!(running.used_models().contains("m"), is_used, "{kind:?}");
+        }
+        check(StepKind::Answering, false, false);
+        check(StepKind::Answering, true, true);
+        check(StepKind::Job, true, true);
+        check(StepKind::Program, true, true);
+        check(StepKind::Loading, true, false);
+        check(StepKind::Counting, true, false);
+        check(StepKind::ImportingContext, true, false);
+        check(StepKind::Measuring, true, false);
     }
 
     #[test]

@@ -92,6 +92,9 @@ impl App {
         let classify = answer_request(model.clone(), rows.collect());
         let step = self.crashes.begin(Step::new(StepKind::Program, model.clone()));
         let answers = self.engine.classify(classify).answers(|| ()).await;
+        if answers.as_ref().is_ok_and(|answers| answers.iter().any(Result::is_ok)) {
+            step.succeeded();
+        }
         drop(step);
         let answers = in_groups(answers?, wordings.iter().map(Vec::len));
         let mut result =

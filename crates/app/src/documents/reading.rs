@@ -293,9 +293,10 @@ async fn looked_up(app: &App, ready: Ready) -> Result<DocumentReading, EngineErr
     let outlook = app.engine.outlook(request).await?;
     // The last token of a prompt is always read: its logits are not saved.
     let is_read = outlook.num_cached + 1 >= num_tokens;
-    Ok(match is_read {
-        true => read_to_the_end(num_tokens, num_document_tokens, model),
-        false => DocumentReading::Unread,
+    Ok(if is_read {
+        read_to_the_end(num_tokens, num_document_tokens, model)
+    } else {
+        DocumentReading::Unread
     })
 }
 
@@ -359,7 +360,10 @@ fn request(
             DocumentsOf::Folder { id } => folder_owner(id),
         }),
         work_for: match of {
-            DocumentsOf::Conversation { id } => WorkFor::conversation(WorkKind::ReadAhead, id),
+            // Documents of private chats are not read ahead.
+            DocumentsOf::Conversation { id } => {
+                WorkFor::conversation(WorkKind::ReadAhead, id, false)
+            }
             DocumentsOf::Folder { .. } => WorkFor::kind(WorkKind::ReadAhead),
         },
         // Which of their tokens matter, only a question says.
@@ -390,8 +394,8 @@ async fn generate(
 ) -> Result<DocumentReading, Failure> {
     let Ready { request, model, num_document_tokens } = ready;
     let num_tokens = num_prompt_tokens(&request);
-    let _step = begin_step(app, of, &model);
-    let mut ahead = Ahead::of(&request, &model);
+    let step = begin_step(app, of, &model);
+    let mut ahead = Ahead::from_request(&request, &model);
     let mut generation = app.engine.generate(request);
     let (mut is_stopping, mut shown) = (false, None::<Instant>);
     loop {
@@ -428,6 +432,7 @@ async fn generate(
                 return Ok(DocumentReading::Unread);
             }
             Some(GenerateEvent::Finished(finished)) => {
+                step.succeeded();
                 ahead.note(app, finished.stats.cached_from).await;
                 note_speed(app, &finished.stats).await;
                 return Ok(read_to_the_end(num_tokens, num_document_tokens, model));
@@ -449,7 +454,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    fn of(request: &GenerateRequest, model: &str) -> Self {
+    fn from_request(request: &GenerateRequest, model: &str) -> Self {
         let owner = request.owner.as_ref().map(Owner::to_string);
         Ahead { owner, model: model.to_owned(), num_cached: 0, num_processed: 0 }
     }

@@ -2,7 +2,7 @@
 //! Its chip, the line that says how far it is read, and the gauge of the context all show this
 //! number.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cairn_chat::{ChatError, Encode};
@@ -10,11 +10,9 @@ use cairn_engine::Tokenizer;
 use cairn_store::{Document, DocumentKind, NewDocument, Store};
 
 use crate::app::App;
-use crate::chat::context::emit_message;
-use crate::documents::attached::emit;
 use crate::documents::counting::prompt_failure;
 use crate::documents::placement::before;
-use crate::wire::{DocumentsOf, Failure};
+use crate::wire::Failure;
 
 /// Counts the tokens that a document adds to a prompt.
 pub(super) fn num_added_tokens(
@@ -44,6 +42,10 @@ pub(crate) struct Sizes {
     /// The documents that the conversation begins with.
     pub(crate) num_in_beginning: usize,
     by_message: HashMap<String, usize>,
+    /// Whether documents of the beginning or the draft were counted now.
+    pub(crate) has_new_in_draft: bool,
+    /// The messages with documents that were counted now.
+    pub(crate) new_in_messages: Vec<String>,
 }
 
 impl Sizes {
@@ -54,8 +56,7 @@ impl Sizes {
 }
 
 /// Returns the sizes of a conversation's documents for a loaded model. Counts each document that
-/// was not counted for this model, saves the numbers, and emits the messages and the draft that
-/// show them.
+/// was not counted for this model, and saves the numbers.
 pub(crate) async fn for_conversation(
     app: &App,
     store: &Store,
@@ -68,33 +69,28 @@ pub(crate) async fn for_conversation(
     let counter = Counter { app, store, model };
     let begins_with = counter.count(&beginning, true).await?;
     let in_draft = counter.count(&draft, false).await?;
-    if begins_with.is_changed || in_draft.is_changed {
-        emit(app, &DocumentsOf::conversation(conversation_id)).await;
-    }
-    let (mut by_message, mut changed) = (HashMap::new(), BTreeSet::new());
+    let (mut by_message, mut new_in_messages) = (HashMap::new(), Vec::new());
     for (message_id, documents) in sent {
         let in_message = counter.count(&documents, false).await?;
-        by_message.insert(message_id.clone(), in_message.num_tokens);
-        if in_message.is_changed {
-            changed.insert(message_id);
+        if in_message.is_new {
+            new_in_messages.push(message_id.clone());
         }
+        by_message.insert(message_id, in_message.num_tokens);
     }
-    for message_id in changed {
-        emit_message(app, store, conversation_id, &message_id).await?;
-    }
-    Ok(Sizes { num_in_beginning: begins_with.num_tokens, by_message })
+    Ok(Sizes {
+        num_in_beginning: begins_with.num_tokens,
+        by_message,
+        has_new_in_draft: begins_with.is_new || in_draft.is_new,
+        new_in_messages,
+    })
 }
 
-/// Returns the tokens of a folder's documents for a loaded model, counted and emitted as in
+/// Returns the tokens of a folder's documents for a loaded model, counted and saved as in
 /// [`for_conversation`].
-pub(crate) async fn for_folder(app: &App, folder_id: &str, model: &str) -> Result<usize, Failure> {
+pub(crate) async fn for_folder(app: &App, folder_id: &str, model: &str) -> Result<Sum, Failure> {
     let documents = app.store.folder_documents(folder_id).await?;
     let counter = Counter { app, store: &app.store, model };
-    let counted = counter.count(&documents, true).await?;
-    if counted.is_changed {
-        emit(app, &DocumentsOf::folder(folder_id)).await;
-    }
-    Ok(counted.num_tokens)
+    counter.count(&documents, true).await
 }
 
 struct Counter<'a> {
@@ -103,21 +99,22 @@ struct Counter<'a> {
     model: &'a str,
 }
 
-struct Sum {
-    num_tokens: usize,
-    /// Whether any of the documents had to be counted.
-    is_changed: bool,
+/// The size of several documents, in tokens.
+pub(crate) struct Sum {
+    pub(crate) num_tokens: usize,
+    /// Whether any of the documents was counted now.
+    pub(crate) is_new: bool,
 }
 
 impl Counter<'_> {
     async fn count(&self, documents: &[Document], of_folder: bool) -> Result<Sum, Failure> {
-        let mut sum = Sum { num_tokens: 0, is_changed: false };
+        let mut sum = Sum { num_tokens: 0, is_new: false };
         for document in documents {
             let known = document.counted.as_ref().filter(|(_, model)| model == self.model);
             sum.num_tokens += match known {
                 Some((num_tokens, _)) => usize::try_from(*num_tokens).unwrap_or(0),
                 None => {
-                    sum.is_changed = true;
+                    sum.is_new = true;
                     self.count_again(&document.id, of_folder).await?
                 }
             };

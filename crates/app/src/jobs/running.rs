@@ -116,6 +116,9 @@ async fn run_in_turn(app: &Arc<App>, id: &str) -> Result<(), Ended> {
         let begun = Instant::now();
         let step = app.crashes.begin(Step::of_job(id, &model));
         let rows = ask(app, model, &reading, &waiting).await;
+        if rows.as_ref().is_ok_and(|rows| rows.iter().any(Result::is_ok)) {
+            step.succeeded();
+        }
         drop(step);
         let rows = rows?;
         let temperature = app.store.listed_job(id).await?.temperature;

@@ -237,10 +237,10 @@ mod tests {
             ("JSONL", TextFormat::Jsonl, "{\"text\":\"a\"}\n"),
         ] {
             let rows = |count| row.repeat(count);
-            check_linear(what, 4000, rows, |text| drop(read(&text, format, None)));
+            check_linear(what, 2000, rows, |text| drop(read(&text, format, None)));
         }
         let columns = |count| format!("{}\n{}", "c,".repeat(count), "1,".repeat(count));
-        check_linear("columns", 4000, columns, |text| drop(read(&text, TextFormat::Csv, None)));
+        check_linear("columns", 2000, columns, |text| drop(read(&text, TextFormat::Csv, None)));
     }
 
     #[test]

@@ -42,6 +42,16 @@ impl App {
     ) -> Result<Option<wire::ImportedModel>, Failure> {
         let name = path.file_name().unwrap_or(path.as_os_str());
         let file_name = name.to_string_lossy().into_owned();
+        self.import_model_as(path, file_name).await
+    }
+
+    /// As [`App::import_model`], for a file or folder that was given by another name: links to it
+    /// were followed.
+    pub async fn import_model_as(
+        self: &Arc<Self>,
+        path: PathBuf,
+        file_name: String,
+    ) -> Result<Option<wire::ImportedModel>, Failure> {
         self.import_from(Source { path, file_name, _own_file: None }).await
     }
 

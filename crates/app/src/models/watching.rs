@@ -20,10 +20,6 @@ pub(crate) async fn follow_folders(app: Arc<App>) {
     let mut seen = Seen { folders: found(&app).await, is_unsettled: false };
     let mut rest = LOOK_INTERVAL;
     while app.is_open_after(rest).await {
-        // Without an interface no one sees the list.
-        if app.events.receiver_count() == 0 {
-            continue;
-        }
         let began = Instant::now();
         let folders = found(&app).await;
         rest = LOOK_INTERVAL.max(began.elapsed() * LEAST_REST);

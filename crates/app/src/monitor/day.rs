@@ -30,9 +30,9 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
     if let Some(minute) = app.monitor.minute_so_far() {
         spans.add_minute(minute.at_ms.clamp(since_ms + 1, until_ms), &minute.figures);
     }
-    let all = Done::of(&app.store, since_ms, until_ms).await?;
+    let all = Done::read(&app.store, since_ms, until_ms).await?;
     let private = match app.private.get() {
-        Some(store) => Done::of(store, since_ms, until_ms).await?,
+        Some(store) => Done::read(store, since_ms, until_ms).await?,
         None => Done::default(),
     };
     for span in all.spans.iter().chain(&private.spans) {
@@ -73,7 +73,7 @@ struct Done {
 }
 
 impl Done {
-    async fn of(store: &Store, since_ms: i64, until_ms: i64) -> Result<Done, Failure> {
+    async fn read(store: &Store, since_ms: i64, until_ms: i64) -> Result<Done, Failure> {
         Ok(Done {
             sums: store.work_sums(since_ms, until_ms).await?,
             spans: store.work_spans(since_ms, until_ms, i64::from(SPAN_MS)).await?,

@@ -52,7 +52,7 @@ impl Speed {
     }
 
     /// The work of a point, with the speed that the point shows.
-    fn of(TimedTokens { num_tokens, took }: TimedTokens, shown: Option<f64>) -> Speed {
+    fn from_point(TimedTokens { num_tokens, took }: TimedTokens, shown: Option<f64>) -> Speed {
         let took_ms = took.as_secs_f64() * 1000.0;
         Speed { num_tokens, took_ms, slowest: shown, fastest: shown }
     }
@@ -110,8 +110,8 @@ impl Minute {
             }
         }
         self.num_points += 1;
-        figures.reading.add(Speed::of(work.reading, point.reading_tps));
-        figures.writing.add(Speed::of(work.writing, point.writing_tps));
+        figures.reading.add(Speed::from_point(work.reading, point.reading_tps));
+        figures.writing.add(Speed::from_point(work.writing, point.writing_tps));
         figures.most_waiting = figures.most_waiting.max(point.num_waiting);
     }
 

@@ -25,16 +25,9 @@ pub(crate) async fn record(app: Arc<App>) {
 /// again with the next.
 pub(crate) async fn write_pending(app: &App) {
     let _writing = app.recording.lock().await;
-    let (mut private, mut all) = (Vec::new(), Vec::new());
-    for work in app.work.take() {
-        let conversation = work.work_for.conversation.as_deref();
-        let is_private = match conversation {
-            Some(id) => app.is_private(id).await,
-            None => false,
-        };
-        if is_private { private.push(work) } else { all.push(work) }
-    }
-    let stores = [Some((&app.store, all)), app.private.get().map(|store| (store, private))];
+    let (private, other): (Vec<_>, Vec<_>) =
+        app.work.take().into_iter().partition(|work| work.work_for.is_private);
+    let stores = [Some((&app.store, other)), app.private.get().map(|store| (store, private))];
     for (store, mut work) in stores.into_iter().flatten() {
         if let Err(error) = write(store, &work).await {
             tracing::warn!("the work of {} requests is not stored yet: {error}", work.len());
@@ -67,5 +60,48 @@ fn row(work: &RequestWork, at_ms: i64) -> Work {
         num_shared_tokens: cached_from.num_shared as u64,
         num_written_tokens: work.num_written_tokens,
         first_token_ms: work.first_token_ms,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use cairn_engine::{WorkFor, WorkKind};
+
+    use super::*;
+    use crate::wire::{Command, Reply};
+    use crate::{DataFolder, Options};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn keeps_work_of_purged_private_chat_in_memory() {
+        let home = tempfile::tempdir().unwrap();
+        let app = App::open(Options::new(DataFolder::new(home.path()))).await.unwrap();
+        let created = app.call(Command::NewPrivateConversation).await.unwrap();
+        let Reply::Conversation { conversation, .. } = created else { panic!("{created:?}") };
+        let private = app.private.get().unwrap();
+        let id = conversation.id;
+        private.delete_conversations(std::slice::from_ref(&id), 1).await.unwrap();
+        private.purge_deleted().await.unwrap();
+        let work_for = |is_private| WorkFor {
+            message: Some("message".to_owned()),
+            ..WorkFor::conversation(WorkKind::Answer, &id, is_private)
+        };
+        let work = |is_private| RequestWork {
+            work_for: work_for(is_private),
+            model: if is_private { "private" } else { "other" }.to_owned(),
+            num_read_tokens: 1,
+            cached_from: Default::default(),
+            num_written_tokens: 1,
+            first_token_ms: None,
+        };
+        app.work.put_back(vec![work(true), work(false)]);
+        write_pending(&app).await;
+        let models = async |store: &Store| -> Vec<String> {
+            let sums = store.work_sums(0, i64::MAX).await.unwrap();
+            sums.into_iter().map(|sums| sums.model).collect()
+        };
+        assert_eq!(models(&app.store).await, ["other"]);
+        assert_eq!(models(private).await, ["private"]);
+        app.close().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cairn_engine::TimedTokens;
+use cairn_engine::{LEAST_TIMED_TOKENS, TimedTokens};
 
 use crate::convert::figure;
 
@@ -17,12 +17,11 @@ pub(crate) enum SpeedOf {
 }
 
 impl SpeedOf {
-    /// The fewest tokens that tell a speed. A pass may read a few tokens as fast as one, and proposed
-    /// tokens come several at once.
+    /// The fewest tokens that tell a speed. A pass may read a few tokens as fast as one.
     fn least_tokens(self) -> u64 {
         match self {
             SpeedOf::Reading => 16,
-            SpeedOf::Writing => 8,
+            SpeedOf::Writing => LEAST_TIMED_TOKENS as u64,
         }
     }
 

@@ -285,9 +285,10 @@ impl PromptCache {
         // A resident conversation wins a tie: nothing has to be read.
         let namespaces: Vec<&Namespace> = searched.iter().map(|(_, namespace)| namespace).collect();
         let at_least = searched[0].0;
-        let taken = match query.only_looks {
-            true => self.resident.copy(&namespaces, &tokens, at_least),
-            false => self.resident.take(&namespaces, &tokens, at_least, query.owner),
+        let taken = if query.only_looks {
+            self.resident.copy(&namespaces, &tokens, at_least)
+        } else {
+            self.resident.take(&namespaces, &tokens, at_least, query.owner)
         };
         if let Some(taken) = taken {
             if let Some(store) = &self.store {
@@ -295,9 +296,10 @@ impl PromptCache {
                 used.truncate(taken.num_tokens);
                 store.used(&taken.namespace, &used);
             }
-            match taken.is_own {
-                true => from.num_in_memory = taken.num_tokens,
-                false => from.num_shared = taken.num_tokens,
+            if taken.is_own {
+                from.num_in_memory = taken.num_tokens;
+            } else {
+                from.num_shared = taken.num_tokens;
             }
             (caches, num_tokens) = (Some(taken.caches), taken.num_tokens);
             self.enforce_memory_budget();

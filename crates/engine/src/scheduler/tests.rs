@@ -146,7 +146,7 @@ fn logs_work_however_request_ends() {
     let log = WorkLog::default();
     let mut simulation = Simulation::new();
     simulation.worker.work = WorkCounter::new(Some(log.clone()));
-    let work_for = |kind| WorkFor::conversation(kind, "chat");
+    let work_for = |kind| WorkFor::conversation(kind, "chat", true);
     let request = |kind| GenerateRequest { work_for: work_for(kind), ..plain() };
     let mut stopped = simulation.begin(30, request(WorkKind::Answer));
     simulation.run_to_token_of(&mut stopped, Vec::new());

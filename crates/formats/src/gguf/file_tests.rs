@@ -360,7 +360,7 @@ fn reads_names_and_texts_in_linear_time() {
         let tensors = (0..count).map(tensor).collect();
         file_with(&TestGguf { version: 3, keys: Vec::new(), tensors }.bytes())
     };
-    check_linear("tensors", 2000, with_tensors, opens);
+    check_linear("tensors", 1000, with_tensors, opens);
     let with_keys = |count: usize| {
         let mut file = TestGguf::tiny();
         for at in 0..count {
@@ -368,14 +368,14 @@ fn reads_names_and_texts_in_linear_time() {
         }
         file_with(&file.bytes())
     };
-    check_linear("keys", 500, with_keys, opens);
+    check_linear("keys", 250, with_keys, opens);
     let with_tokens = |count: usize| {
         let mut file = TestGguf::tiny();
         let tokens: Vec<String> = (0..count).map(|at| format!("token {at}")).collect();
         file.set_texts("tokenizer.ggml.tokens", &tokens);
         file_with(&file.bytes())
     };
-    check_linear("texts", 4000, with_tokens, |(_folder, path)| {
+    check_linear("texts", 2000, with_tokens, |(_folder, path)| {
         let file = GgufFile::open(&path).unwrap();
         file.texts("tokenizer.ggml.tokens").unwrap().unwrap();
     });

@@ -530,9 +530,10 @@ impl Model {
         let first = ffi::slice(logits, &[0, 0, 0], &[1, 1, logits.dim(2)])?; // [1, 1, V]
         let first = ops::reshape(first.as_dtype(Dtype::Float32)?, &[-1])?;
         // A comparison with NaN is false.
-        match first.try_as_slice::<f32>()?.iter().all(|logit| *logit < f32::INFINITY) {
-            true => Ok(()),
-            false => Err(LmError::NoNumbers { model: self.0.name.clone() }),
+        if first.try_as_slice::<f32>()?.iter().all(|logit| *logit < f32::INFINITY) {
+            Ok(())
+        } else {
+            Err(LmError::NoNumbers { model: self.0.name.clone() })
         }
     }
 
