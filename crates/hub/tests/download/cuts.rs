@@ -64,7 +64,10 @@ fn a_download_after_a_restart_continues_from_the_partial_file() {
     setting.hub.add_fault(Fault::always(BYTES, Misdeed::CutBeforeAnswer));
     setting.download().unwrap_err();
     assert_eq!(fs::metadata(setting.partial(weights)).unwrap().len(), 200_000);
-    assert_eq!(setting.plan().unwrap().bytes_missing, WEIGHT_BYTES - 200_000);
+    // The small files may still have been on their way when the weights failed.
+    let num_bytes: u64 = repo.files.iter().map(|file| file.content.length()).sum();
+    let missing = WEIGHT_BYTES - 200_000..=num_bytes - 200_000;
+    assert!(missing.contains(&setting.plan().unwrap().bytes_missing));
     setting.hub.clear_faults();
     setting.hub.forget_requests();
     setting.download().unwrap();
