@@ -396,7 +396,7 @@ enum Crowd {
     Mixed,
 }
 
-/// Whatever its size, a schema is answered, or refused by the name of the place before the first token.
+/// A schema of any size is answered, or refused by the name of the place before the first token.
 #[tokio::test]
 async fn crowded_schemas_never_fail_in_mid_answer() {
     let engine = engine().await;

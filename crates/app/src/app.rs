@@ -208,6 +208,11 @@ impl App {
         }
     }
 
+    /// Whether the conversations of a store exist only in memory.
+    pub(crate) fn is_private_store(&self, store: &Arc<Store>) -> bool {
+        !Arc::ptr_eq(store, &self.store)
+    }
+
     /// Whether a conversation exists only in memory. A failure counts as yes, so that nothing of a
     /// private conversation reaches the disk.
     pub(crate) async fn is_private(&self, conversation_id: &str) -> bool {

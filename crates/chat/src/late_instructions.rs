@@ -11,8 +11,12 @@ const GAP: &str = "\n\n";
 
 /// Returns the texts of system messages after the first turn of another kind.
 pub(crate) fn late_instructions(turns: &[Turn]) -> impl Iterator<Item = &str> {
-    let beginning = turns.iter().take_while(|turn| is_instruction(turn)).count();
-    turns[beginning..].iter().filter(|turn| is_instruction(turn)).map(Turn::content)
+    turns[num_at_beginning(turns)..].iter().filter(|turn| is_instruction(turn)).map(Turn::content)
+}
+
+/// How many system messages a conversation begins with.
+fn num_at_beginning(turns: &[Turn]) -> usize {
+    turns.iter().take_while(|turn| is_instruction(turn)).count()
 }
 
 fn is_instruction(turn: &Turn) -> bool {
@@ -27,7 +31,7 @@ fn has_role(turn: &Turn, role: Role) -> bool {
 /// row, which some templates refuse. Breakpoints stay at their texts.
 pub(crate) fn told_by_user(prompt: &TurnsPrompt) -> TurnsPrompt {
     let mut told = Told::default();
-    let beginning = prompt.turns.iter().take_while(|turn| is_instruction(turn)).count();
+    let beginning = num_at_beginning(&prompt.turns);
     for (index, turn) in prompt.turns.iter().enumerate() {
         told.add(turn, index >= beginning && is_instruction(turn));
     }

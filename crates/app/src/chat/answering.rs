@@ -364,13 +364,9 @@ fn begin_step(app: &App, turn: &Turn, model: Option<&str>) -> RunningStep {
         Wanted::Compared(_) => StepKind::Comparing,
         _ => StepKind::Answering,
     };
-    let conversation_id = Some(turn.conversation_id.clone()).filter(|_| !is_private(app, turn));
+    let is_private = app.is_private_store(&turn.store);
+    let conversation_id = Some(turn.conversation_id.clone()).filter(|_| !is_private);
     app.crashes.begin(Step { conversation_id, ..Step::new(kind, model.map(str::to_owned)) })
-}
-
-/// Whether a turn's chat exists only in memory.
-fn is_private(app: &App, turn: &Turn) -> bool {
-    !Arc::ptr_eq(&turn.store, &app.store)
 }
 
 /// Generates until the answer ends, is stopped, fails or repeats itself. Emits and saves the text
@@ -524,7 +520,7 @@ fn work_for(app: &App, turn: &Turn) -> WorkFor {
         Wanted::OfChat(_) | Wanted::Model(_) | Wanted::GoesOn(_) => WorkKind::Answer,
     };
     let message = Some(turn.message_id.clone());
-    let is_private = is_private(app, turn);
+    let is_private = app.is_private_store(&turn.store);
     WorkFor { message, ..WorkFor::conversation(kind, &turn.conversation_id, is_private) }
 }
 

@@ -49,7 +49,7 @@ impl BranchToAnswer<'_> {
             }
             Beginning::Own { .. } => app.decoding(settings, loaded.as_ref()),
         };
-        let is_private = !Arc::ptr_eq(store, &app.store);
+        let is_private = app.is_private_store(store);
         Ok(GenerateRequest {
             sampling: sampling(settings),
             stop: stop_strings(&settings.stop),

@@ -222,7 +222,7 @@ impl Summary<'_> {
         let Summary { app, turn, settings, max_tokens, .. } = *self;
         let mut progress = SummaryProgress::default();
         self.emit(progress);
-        let is_private = !Arc::ptr_eq(&turn.store, &app.store);
+        let is_private = app.is_private_store(&turn.store);
         let kv_cache = match &prompt {
             PromptInput::After { prefix, .. } => prefix.kv_cache(),
             _ => convert::kv_cache(settings, measure.model.kv_group_size),

@@ -50,7 +50,7 @@ async fn read(
     loads_model: bool,
 ) -> Result<Probabilities, Failure> {
     let store = app.store_of(conversation_id).await.clone();
-    let is_private = !Arc::ptr_eq(&store, &app.store);
+    let is_private = app.is_private_store(&store);
     let (branch, token_ids, model) = match answer(&store, conversation_id, message_id).await? {
         (branch, Some((token_ids, model))) => (branch, token_ids, model),
         (_, None) => return Ok(Probabilities::NoTokens),

@@ -56,7 +56,7 @@ async fn write(app: &Arc<App>, id: &str) {
         return;
     }
     let store = app.store_of(id).await;
-    let is_private = !Arc::ptr_eq(store, &app.store);
+    let is_private = app.is_private_store(store);
     let Ok(branch) = store.branch(id).await else { return };
     let text_of = |role: Role| {
         branch.iter().find(|row| row.role == role && !row.text.is_empty()).map(|row| match role {

@@ -81,11 +81,11 @@ pub(super) const FIELDS: Fields = Fields {
 fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
-        ("n" | "best_of", Some(number)) => *number != 1,
+        ("n", Some(number)) => *number != 1,
         ("echo", Some(echo)) => *echo != false,
         _ => true,
     };
-    ["n", "best_of", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
+    ["n", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
 fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiError> {

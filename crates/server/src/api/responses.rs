@@ -86,7 +86,7 @@ struct Item {
     /// Of a call and of its result.
     call_id: Option<String>,
     name: Option<String>,
-    /// Of the called function.
+    /// The namespace of the called function.
     namespace: Option<String>,
     arguments: Option<String>,
     /// The text that a custom tool was called with.
