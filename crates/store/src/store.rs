@@ -107,10 +107,12 @@ impl Store {
             .foreign_keys(true)
             // Sorting would otherwise go through files.
             .pragma("temp_store", "memory");
-        // The database belongs to its one connection, so the pool must never close that.
+        // The database belongs to its one connection, so the pool must never close that. Were it
+        // tested before each call, a call that is dropped during the test would take it along.
         let pool = pool_options()
             .min_connections(1)
             .max_connections(1)
+            .test_before_acquire(false)
             .connect_with(options)
             .await
             .map_err(|error| StoreError::from_sqlx(&path, error))?;

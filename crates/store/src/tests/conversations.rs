@@ -1,5 +1,9 @@
 //! The list of conversations: order, names, deletion.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
 use super::{Scratch, texts, turn};
 use crate::{Conversation, NamedCacheKind, Prefix, Store, StoreError};
 
@@ -253,6 +257,34 @@ async fn a_store_in_memory_does_all_that_one_in_a_file_does() {
     store.delete_conversations(&[&id], 3).await.unwrap();
     assert!(store.conversations().await.unwrap().is_empty());
     assert!(Store::in_memory().await.unwrap().conversation(&id).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_store_in_memory_outlives_calls_that_are_dropped() {
+    let store = Store::in_memory().await.unwrap();
+    let id = store.create_conversation(1).await.unwrap().id;
+    for num_polls in 0..40 {
+        drop_after(&store, num_polls, store.conversation(&id)).await;
+        drop_after(&store, num_polls, store.begin_turn(&id, "q", 2)).await;
+        assert!(store.conversation(&id).await.unwrap().is_some(), "after {num_polls} polls");
+    }
+}
+
+/// Drops a call that did not end while it was polled so often. The connection waits for it, so that
+/// already the first poll has it.
+async fn drop_after<T>(store: &Store, num_polls: usize, call: impl Future<Output = T>) {
+    while store.writer.num_idle() == 0 {
+        assert_eq!(store.writer.size(), 1, "the connection was closed before {num_polls} polls");
+        tokio::task::yield_now().await;
+    }
+    let mut call = pin!(call);
+    for _ in 0..num_polls {
+        let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+        if polled.is_ready() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
