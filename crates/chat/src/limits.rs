@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::sandbox::Stop;
 
@@ -27,12 +29,13 @@ impl fmt::Debug for Cancel {
     }
 }
 
-/// The time limit of all renderings for one prompt.
+/// The time limit of all renderings for one prompt, which are on one thread. It counts the time of
+/// that thread's processor: a template is no slower because other programs are at work.
 #[derive(Debug, Clone)]
 pub(crate) struct TimeLimit {
     pub(crate) limit: Duration,
-    /// When the first of the renderings began; `None` if each counts for itself.
-    began: Option<Instant>,
+    /// The thread's time when the first of the renderings began; `None` if each counts for itself.
+    began: Option<Duration>,
     pub(crate) cancel: Option<Cancel>,
 }
 
@@ -45,7 +48,7 @@ impl Default for TimeLimit {
 impl TimeLimit {
     /// Starts the clock, unless it runs already.
     pub(crate) fn begun(&self) -> TimeLimit {
-        TimeLimit { began: Some(self.began.unwrap_or_else(Instant::now)), ..self.clone() }
+        TimeLimit { began: Some(self.began.unwrap_or_else(thread_time)), ..self.clone() }
     }
 
     /// Fails if the time is over or the rendering was cancelled.
@@ -53,9 +56,16 @@ impl TimeLimit {
         if self.cancel.as_ref().is_some_and(|cancel| cancel.0()) {
             return Err(Stop::Cancelled);
         }
-        if self.began.is_some_and(|began| began.elapsed() >= self.limit) {
+        if self.began.is_some_and(|began| thread_time().saturating_sub(began) >= self.limit) {
             return Err(Stop::TimeOver(self.limit));
         }
         Ok(())
     }
+}
+
+/// Returns how long this thread has been at work.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither number is negative, as time does not go back.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

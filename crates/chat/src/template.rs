@@ -157,7 +157,8 @@ impl ChatTemplate {
         Ok(self)
     }
 
-    /// Sets how long the renderings for one prompt may take together; two seconds by default.
+    /// Sets how much of a processor's time the renderings for one prompt may take together; two
+    /// seconds by default.
     pub fn with_time_limit(mut self, limit: Duration) -> ChatTemplate {
         self.time.limit = limit;
         self

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cairn_chat::{Cancel, ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
 use serde_json::json;
@@ -497,13 +498,18 @@ fn expensive(step: &str) -> String {
 fn charges_operations_by_the_size_they_touch() {
     // An hour, so that only the charges can end them.
     let patient = Duration::from_secs(3600);
-    for (what, step) in EXPENSIVE {
+    let check = |(what, step): &(&str, &str)| {
         let template = ChatTemplate::parse(&expensive(step), special()).unwrap();
         let error = template.with_time_limit(patient).render(&[], true).expect_err(what);
         let is_charged =
             matches!(error, ChatError::TemplateTooLarge { .. } | ChatError::OutputTooLong { .. });
         assert!(is_charged, "{what}: {error}");
-    }
+    };
+    let (first, second) = EXPENSIVE.split_at(EXPENSIVE.len() / 2);
+    thread::scope(|scope| {
+        scope.spawn(|| first.iter().for_each(check));
+        second.iter().for_each(check);
+    });
 }
 
 #[test]
@@ -519,6 +525,27 @@ fn stops_rendering_when_time_is_over() {
     let limit = Duration::from_secs(2);
     let error = ChatError::TemplateTimeOver { limit };
     assert_eq!(error.to_string(), "the chat template was stopped after 2 s");
+}
+
+#[test]
+fn other_work_of_the_machine_takes_no_time_from_a_rendering() {
+    let limit = Duration::from_millis(100);
+    let num_asked = Arc::new(AtomicUsize::new(0));
+    let asked = Arc::clone(&num_asked);
+    let cancel = Cancel::new(move || {
+        // Another thread has the processor for longer than the limit.
+        let others = thread::spawn(move || {
+            let began = Instant::now();
+            while began.elapsed() < limit {}
+        });
+        others.join().unwrap();
+        asked.fetch_add(1, Ordering::Relaxed);
+        false
+    });
+    let template = ChatTemplate::parse(CHATML, special()).unwrap();
+    let template = template.with_time_limit(limit).with_cancel(cancel);
+    assert!(template.render(&talk(&[(Role::User, "hello"); 100]), true).is_ok());
+    assert!(num_asked.load(Ordering::Relaxed) > 0);
 }
 
 #[test]
