@@ -165,27 +165,27 @@ async fn answers_that_look_up_join_the_others() {
     for (model, speculations) in cases() {
         let (engine, _) = Engine::start(EngineOptions::default());
         engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
+        let requests: Vec<GenerateRequest> = requests()
+            .into_iter()
+            .map(|request| GenerateRequest { num_top_logprobs: None, ..request })
+            .collect();
+        let mut alone = Vec::new();
+        for request in &requests {
+            alone.push(answer(&engine, request.clone()).await.tokens);
+        }
         for speculation in speculations {
             for num_before in [1, 2, 7, 20] {
-                let requests: Vec<GenerateRequest> = requests()
-                    .into_iter()
-                    .map(|request| GenerateRequest { num_top_logprobs: None, ..request })
-                    .collect();
-                let mut alone = Vec::new();
-                for request in &requests {
-                    alone.push(answer(&engine, request.clone()).await.tokens);
-                }
                 let mut running = Vec::new();
-                for request in requests {
+                for request in requests.clone() {
                     let mut generation =
                         engine.generate(GenerateRequest { speculation, ..request });
                     let tokens = begin(&mut generation, num_before).await;
                     running.push((generation, tokens));
                 }
-                for ((mut generation, mut tokens), alone) in running.into_iter().zip(alone) {
+                for ((mut generation, mut tokens), alone) in running.into_iter().zip(&alone) {
                     let left = alone.len() - tokens.len();
                     tokens.extend(begin(&mut generation, left).await);
-                    assert_eq!(tokens, alone, "{model}, {speculation:?}, after {num_before}");
+                    assert_eq!(&tokens, alone, "{model}, {speculation:?}, after {num_before}");
                 }
             }
         }

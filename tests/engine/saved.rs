@@ -10,6 +10,7 @@ use cairn_engine::{
     PromptFileLayout, PromptKind, Speculation,
 };
 use cairn_prompt_cache::{ChunkRecord, Owner};
+use cairn_sweeps::sweep;
 use tempfile::TempDir;
 
 use crate::client::{Answer, finish};
@@ -261,65 +262,71 @@ async fn check_restored(restore: Restore, case: &Case, model: &Path, reference: 
 
 #[tokio::test]
 async fn restored_caches_equal_the_computed_ones() {
-    for case in cases() {
+    let restores = [
+        Restore::Resident,
+        Restore::Memory,
+        Restore::Disk,
+        Restore::Export,
+        Restore::NeighbourPurged,
+        Restore::NeighbourEvicted,
+    ];
+    let cases = cases();
+    // Two ways for each case; three times as many are all ways.
+    for seed in sweep("restored caches", 2 * cases.len() as u64) {
+        let (turn, number) = (seed as usize / cases.len(), seed as usize % cases.len());
+        let restore = restores[(number + turn % 2 * 3 + turn / 2) % restores.len()];
+        let case = &cases[number];
         let model = case.model_folder();
-        let reference = reference(&case, model.path()).await;
-        for restore in [
-            Restore::Resident,
-            Restore::Memory,
-            Restore::Disk,
-            Restore::Export,
-            Restore::NeighbourPurged,
-            Restore::NeighbourEvicted,
-        ] {
-            check_restored(restore, &case, model.path(), &reference).await;
-        }
+        let reference = reference(case, model.path()).await;
+        check_restored(restore, case, model.path(), &reference).await;
     }
 }
 
 #[tokio::test]
 async fn a_repeated_question_and_another_one_reuse_what_they_share() {
-    for case in cases() {
+    let cases = cases();
+    // One budget for each case; twice as many are both.
+    for seed in sweep("repeated questions", cases.len() as u64) {
+        let (turn, number) = (seed as usize / cases.len(), seed as usize % cases.len());
+        let case = &cases[number];
+        let budgets = [ON_DISK, IN_MEMORY][(number + turn) % 2];
         let model = case.model_folder();
-        let reference = reference(&case, model.path()).await;
-        for budgets in [ON_DISK, IN_MEMORY] {
-            let temp = fresh_folder();
-            let harness =
-                TestEngine::start(model.path(), temp.path(), budgets, CacheRows::default()).await;
-            let mut talk = Talk::new(&system());
-            harness.answer(case.ask(&talk, QUESTIONS[0], &OWNER)).await;
-            for turn in 0..2 {
-                harness.drop_residents().await;
-                let what = format!("{}, {budgets:?}, turn {turn}", case.name());
-                let again = harness.answer(case.ask(&talk, QUESTIONS[turn], &OWNER)).await;
-                let stats = &again.finished.stats;
-                let num_reread = stats.num_prompt_tokens - stats.num_cached_tokens;
-                assert!(
-                    num_reread <= if case.can_go_back { 1 } else { 11 },
-                    "{what}: {num_reread} tokens were read again"
-                );
-                if case.quantization.is_none() {
-                    check_same(&again, &reference[turn], &what);
-                }
-                // Another question after the same beginning: the system prompt with the template's
-                // text around it.
-                harness.drop_residents().await;
-                let other =
-                    harness.answer(case.ask(&Talk::new(&system()), "KNEEL", &NEIGHBOUR)).await;
-                let shared = "0:".len() + system().len() + ".\n1:".len();
-                let expected = if turn == 0 || !case.can_go_back {
-                    shared
-                } else {
-                    other.finished.stats.num_prompt_tokens - 1
-                };
-                let cached = other.finished.stats.num_cached_tokens;
-                let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
-                assert!(fits, "{what}: {cached} tokens of {expected}");
-                talk.add(QUESTIONS[turn], &again);
-                harness.drop_residents().await;
-                let next = harness.answer(case.ask(&talk, QUESTIONS[turn + 1], &OWNER)).await;
-                assert_eq!(next.finished.stats.num_cached_tokens, num_in_caches(&again), "{what}");
+        let reference = reference(case, model.path()).await;
+        let temp = fresh_folder();
+        let harness =
+            TestEngine::start(model.path(), temp.path(), budgets, CacheRows::default()).await;
+        let mut talk = Talk::new(&system());
+        harness.answer(case.ask(&talk, QUESTIONS[0], &OWNER)).await;
+        for turn in 0..2 {
+            harness.drop_residents().await;
+            let what = format!("{}, {budgets:?}, turn {turn}", case.name());
+            let again = harness.answer(case.ask(&talk, QUESTIONS[turn], &OWNER)).await;
+            let stats = &again.finished.stats;
+            let num_reread = stats.num_prompt_tokens - stats.num_cached_tokens;
+            assert!(
+                num_reread <= if case.can_go_back { 1 } else { 11 },
+                "{what}: {num_reread} tokens were read again"
+            );
+            if case.quantization.is_none() {
+                check_same(&again, &reference[turn], &what);
             }
+            // Another question after the same beginning: the system prompt with the template's
+            // text around it.
+            harness.drop_residents().await;
+            let other = harness.answer(case.ask(&Talk::new(&system()), "KNEEL", &NEIGHBOUR)).await;
+            let shared = "0:".len() + system().len() + ".\n1:".len();
+            let expected = if turn == 0 || !case.can_go_back {
+                shared
+            } else {
+                other.finished.stats.num_prompt_tokens - 1
+            };
+            let cached = other.finished.stats.num_cached_tokens;
+            let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
+            assert!(fits, "{what}: {cached} tokens of {expected}");
+            talk.add(QUESTIONS[turn], &again);
+            harness.drop_residents().await;
+            let next = harness.answer(case.ask(&talk, QUESTIONS[turn + 1], &OWNER)).await;
+            assert_eq!(next.finished.stats.num_cached_tokens, num_in_caches(&again), "{what}");
         }
     }
 }

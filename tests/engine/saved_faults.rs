@@ -534,7 +534,7 @@ async fn one_fault_in_the_saved_state_costs_no_answer_and_no_foreign_file() {
         Saved::new(chat_model("gemma3_text/dense")).await,
         Saved::new(chat_model("qwen3_next/dense")).await,
     ];
-    for seed in sweep("a fault in the saved state", 60) {
+    for seed in sweep("a fault in the saved state", 24) {
         // The scripted model is the quickest.
         saved[[0, 1, 0, 2][seed as usize % 4]].check(seed).await;
     }

@@ -45,7 +45,7 @@ fn tokens_come_as_often_as_they_are_likely() {
     let own = |drafter| (Drafter::Own(drafter), format!("{drafter:?}"));
     let mut bins = vec![[0u32; NUM_BINS]; 4];
     let mut names = vec![String::new(); 4];
-    for seed in cairn_sweeps::sweep("draws", 10) {
+    for seed in cairn_sweeps::sweep("draws", 5) {
         let mut caches = Vec::new();
         let model = Draft { model: &draft.model, caches: &mut caches };
         let drafters = [
