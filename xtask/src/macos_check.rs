@@ -59,7 +59,14 @@ pub fn run() -> Result<()> {
     ]);
     check.arg("--target-dir").arg(folder.join("target"));
     // xtask was started by another cargo, whose settings must not reach this one.
-    for name in ["CARGO", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "CARGO_TARGET_DIR"] {
+    for name in [
+        "CARGO",
+        "CARGO_TARGET_DIR",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTC_WRAPPER",
+        "RUSTFLAGS",
+        "RUSTUP_TOOLCHAIN",
+    ] {
         check.env_remove(name);
     }
     check.env("LD_LIBRARY_PATH", rust.join("usr/lib/x86_64-linux-gnu"));

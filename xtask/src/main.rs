@@ -65,7 +65,11 @@ enum Chore {
     /// Set up, and draw every state of the interface.
     Pictures,
     /// Set up and check formatting and lints.
-    Lint,
+    Lint {
+        /// Not Clippy's lints, where its driver builds the tests.
+        #[arg(long)]
+        no_clippy: bool,
+    },
     /// Measure what the README claims.
     Bench,
     /// Measure the server against mlx_lm.server, with the target/release/cairn that is there.
@@ -132,7 +136,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Soak { minutes, seed } => soak::run(minutes, seed),
         Chore::Interop { api } => interop::run(api),
         Chore::Pictures => check::pictures(),
-        Chore::Lint => check::lint(),
+        Chore::Lint { no_clippy } => check::lint(!no_clippy),
         Chore::Bench => bench::run(),
         Chore::BenchServer { model: None, .. } => bench_server::run(),
         Chore::BenchServer { model: Some(model), python } => {
