@@ -33,11 +33,11 @@ impl AnswerForm {
     pub fn crowded(&self) -> Result<Vec<CrowdedPlace>, String> {
         let mut found = Vec::new();
         if let TextForm::Json(schema) = &self.text {
-            Search::new(schema, "its schema").run(&mut found)?;
+            Search::new(schema, "its schema", true).run(&mut found)?;
         }
         for call in &self.calls {
             let what = format!("the schema of the tool {}", call.name);
-            Search::new(&call.arguments, &what).run(&mut found)?;
+            Search::new(&call.arguments, &what, call.is_strict).run(&mut found)?;
         }
         Ok(found)
     }
@@ -60,12 +60,13 @@ struct Search<'a> {
     root: &'a Value,
     /// Names the schema in a sentence.
     name: &'a str,
+    is_strict: bool,
     num_visits: usize,
 }
 
 impl<'a> Search<'a> {
-    fn new(root: &'a Value, name: &'a str) -> Self {
-        Search { root, name, num_visits: 0 }
+    fn new(root: &'a Value, name: &'a str, is_strict: bool) -> Self {
+        Search { root, name, is_strict, num_visits: 0 }
     }
 
     fn run(mut self, found: &mut Vec<CrowdedPlace>) -> Result<(), String> {
@@ -163,7 +164,7 @@ impl<'a> Search<'a> {
             format!("{num_alternatives} alternatives")
         };
         let refusal = format!("{}{at} has {much}, more than can be enforced", self.name);
-        CrowdedPlace { refusal, grammar: json_rule("start", &self.alone(pointer)) }
+        CrowdedPlace { refusal, grammar: json_rule("start", &self.alone(pointer), self.is_strict) }
     }
 
     /// The schema of a place alone. The whole schema moves below `$defs`, for the references in it.
@@ -257,7 +258,7 @@ mod tests {
     #[test]
     fn moves_references_of_schema_alone() {
         let root = json!({ "properties": { "a": object(300), "b": { "$ref": "#/properties/a" } } });
-        let alone = Search::new(&root, "its schema").alone("/properties/a");
+        let alone = Search::new(&root, "its schema", true).alone("/properties/a");
         assert_eq!(alone["$ref"], "#/$defs/whole/properties/a");
         let moved = &alone["$defs"]["whole"]["properties"]["b"]["$ref"];
         assert_eq!(moved, "#/$defs/whole/properties/a");

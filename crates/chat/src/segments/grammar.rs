@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::AnswerFormat;
 use super::family::{CallForm, CallMarkers};
 use super::formats::tighten;
+use super::keywords::translate;
 
 /// What an answer may consist of, behind its reasoning: this text or these calls.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +40,8 @@ pub struct CallSchema {
     pub name: String,
     /// The JSON Schema of its arguments.
     pub arguments: Value,
+    /// Whether all of the schema is enforced. Otherwise what no grammar can enforce says nothing.
+    pub is_strict: bool,
 }
 
 /// The rules of a grammar, line by line.
@@ -134,7 +137,12 @@ impl Rules<'_> {
 
     /// A rule for JSON of a schema.
     fn json(&mut self, name: &str, schema: &Value) {
-        self.lines += &json_rule(name, schema);
+        self.lines += &json_rule(name, schema, true);
+    }
+
+    /// A rule for the arguments of a call.
+    fn arguments(&mut self, name: &str, call: &CallSchema) {
+        self.lines += &json_rule(name, &call.arguments, call.is_strict);
     }
 
     /// Elements for any text up to the first `marker`, which is part of it.
@@ -162,7 +170,7 @@ impl Rules<'_> {
         for (index, call) in calls.iter().enumerate() {
             let before = format!("{{\"name\": {}, \"{key}\": ", Value::from(call.name.as_str()));
             let (name, arguments) = (format!("object_{index}"), format!("arguments_{index}"));
-            self.json(&arguments, &call.arguments);
+            self.arguments(&arguments, call);
             self.rule(&name, &format!("{} {arguments} \"}}\"", quoted(&before)));
             names.push(name);
         }
@@ -246,7 +254,7 @@ impl Rules<'_> {
         }
         for (index, call) in form.calls.iter().enumerate() {
             let arguments = format!("arguments_{index}");
-            self.json(&arguments, &call.arguments);
+            self.arguments(&arguments, call);
             let recipient = format!("commentary to=functions.{} <|constrain|>json", call.name);
             bodies.push(format!("{} {arguments}", self.literal(&channel(&recipient))));
         }
@@ -256,15 +264,21 @@ impl Rules<'_> {
 }
 
 /// A line with a rule for JSON of a schema.
-pub(super) fn json_rule(name: &str, schema: &Value) -> String {
-    let blanks = json!({ "whitespace_pattern": BLANKS });
+pub(super) fn json_rule(name: &str, schema: &Value, is_strict: bool) -> String {
+    let options = json!({
+        "whitespace_pattern": BLANKS,
+        // One of several is any of them, where nothing tells them apart.
+        "coerce_one_of": true,
+        "lenient": !is_strict,
+    });
     let mut schema = schema.clone();
+    translate(&mut schema);
     tighten(&mut schema);
     let mut schema = match schema {
         Value::Object(schema) => schema,
         schema => Map::from_iter([("allOf".to_owned(), json!([schema]))]),
     };
-    schema.insert("x-guidance".to_owned(), blanks);
+    schema.insert("x-guidance".to_owned(), options);
     format!("{name}: %json {}\n", Value::Object(schema))
 }
 
@@ -326,8 +340,11 @@ mod tests {
     #[test]
     fn a_marker_is_spelled_unless_it_is_a_special_token() {
         let format = AnswerFormat::named("<think>", "hermes");
-        let calls =
-            vec![CallSchema { name: "look".to_owned(), arguments: json!({ "type": "object" }) }];
+        let calls = vec![CallSchema {
+            name: "look".to_owned(),
+            arguments: json!({ "type": "object" }),
+            is_strict: true,
+        }];
         let form = AnswerForm { text: TextForm::None, calls };
         let spelled = format.grammar(&form, "", &[]).unwrap_or_default();
         assert!(spelled.contains("\"<tool_call>\" rest_of_call"), "{spelled}");

@@ -44,6 +44,7 @@ mod family;
 mod formats;
 mod grammar;
 mod json;
+mod keywords;
 mod marked;
 mod markers;
 mod named;

@@ -110,6 +110,7 @@ impl Tools {
                 true => tool.parameters.clone(),
                 false => json!({ "type": "object" }),
             },
+            is_strict: tool.is_strict,
         };
         let calls = self.offered.iter().filter(is_allowed).map(call).collect();
         let (text, param) = match schema {

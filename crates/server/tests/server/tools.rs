@@ -89,6 +89,52 @@ fn joined(events: &[(String, String)]) -> (Value, Value) {
     (json!({ "content": content, "reasoning": reasoning, "calls": calls }), finish)
 }
 
+/// As zod writes records and ids, and pydantic sets and unions with defaults.
+#[tokio::test(flavor = "multi_thread")]
+async fn schemas_of_validators_are_kept_to_as_far_as_they_can_be() {
+    let running = start_random().await;
+    let object = |of: Value| {
+        json!({ "type": "object", "properties": { "a": of }, "required": ["a"],
+            "additionalProperties": false })
+    };
+    let id = json!({ "type": "string", "format": "nanoid", "pattern": "^[a-c]{2}$" });
+    let record = json!({ "type": "object", "propertyNames": { "type": "string" },
+        "additionalProperties": { "type": "boolean" } });
+    let set =
+        json!({ "type": "array", "items": { "enum": [1, 2] }, "uniqueItems": true, "maxItems": 2 });
+    let kind = |kind: &str| {
+        json!({ "type": "object", "properties": { "kind": { "const": kind, "default": kind } },
+            "additionalProperties": false })
+    };
+    let union = json!({ "oneOf": [kind("cat"), kind("dog")] });
+    for of in [id, record, set, union] {
+        let form = json!({ "type": "json_schema", "json_schema": {
+            "name": "form", "strict": true, "schema": object(of.clone()),
+        } });
+        let body = json!({ "model": "random", "max_tokens": 40, "seed": 1, "response_format": form,
+            "messages": [{ "role": "user", "content": "Go." }] });
+        let answer = ask(&running, "/v1/chat/completions", &body).await;
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(text.trim_start().starts_with('{'), "{of}: {text}");
+    }
+    // A tool that need not be kept to strictly may say more than a grammar can.
+    let tool = |is_strict: bool| {
+        json!({ "type": "function", "function": { "name": "look", "strict": is_strict,
+            "parameters": object(json!({ "type": "integer", "not": { "const": 3 } })) } })
+    };
+    let body = |is_strict: bool| {
+        json!({ "model": "random", "max_tokens": 40, "seed": 1, "tools": [tool(is_strict)],
+            "tool_choice": "required", "messages": [{ "role": "user", "content": "Go." }] })
+    };
+    let answer = ask(&running, "/v1/chat/completions", &body(false)).await;
+    assert!(answer["choices"][0]["finish_reason"].is_string(), "{answer}");
+    let asked = body(true).to_string();
+    let (status, _, answer) = running.send(&post("/v1/chat/completions"), asked.as_bytes()).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.contains("not"), "{answer}");
+    running.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_has_reasoning_text_and_calls_whole_and_as_it_is_written() {
     let running = start_saying(ANSWER, SHOWS_NOTHING).await;
