@@ -1,10 +1,12 @@
 //! Single requests: events, text, figures and stop conditions.
 
 use cairn_chat::{FinishReason, SamplingParams};
-use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
+use cairn_engine::{
+    Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput, Speculation,
+};
 use serde_json::json;
 
-use crate::client::{finish, request};
+use crate::client::{Answer, finish, request};
 use crate::scripted::{EOS, Scripted, text_ids, text_of};
 
 async fn engine(model: &Scripted) -> Engine {
@@ -109,6 +111,46 @@ async fn ignore_eos_continues_after_an_end_of_sequence() {
         (answer.finished.token_ids, answer.finished.stats.num_generation_tokens),
         (vec![EOS; 5], 5)
     );
+}
+
+/// A model that would end each answer at once, alone, with proposals, in a batch and in an answer that
+/// goes on.
+#[tokio::test]
+async fn an_answer_does_not_end_before_its_fewest_tokens() {
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("model", &cairn_tests::tiny_model("llama/tiny-chat")).await.expect("loads");
+    let greedy = SamplingParams { logit_bias: [(EOS, 1e4)].into(), ..Default::default() };
+    let random = SamplingParams { temperature: 1.0, seed: Some(3), ..greedy.clone() };
+    let prompt: Vec<u32> = (0..40).map(|index| index % 8).collect();
+    let ask = |min_tokens, sampling: &SamplingParams| GenerateRequest {
+        min_tokens,
+        sampling: sampling.clone(),
+        ..request(&prompt, 60)
+    };
+    let mut asked = Vec::new();
+    for min_tokens in [0, 1, 7, 20] {
+        for sampling in [&greedy, &random] {
+            let alone = ask(min_tokens, sampling);
+            let speculation = Speculation::Lookup { num_tokens: 3 };
+            asked.push((min_tokens, GenerateRequest { speculation, ..alone.clone() }));
+            asked.push((min_tokens, alone));
+        }
+    }
+    let so_far = vec![4, 5, 6];
+    asked.push((4, GenerateRequest { answer_so_far: so_far, ..ask(7, &greedy) }));
+    let check = |num_tokens: usize, answer: Answer| {
+        assert_eq!(answer.tokens.len(), num_tokens, "{:?}", answer.finished);
+        assert!(!answer.tokens.contains(&EOS));
+        assert_eq!(answer.finished.stats.finish_reason, FinishReason::Stop);
+    };
+    for (num_tokens, request) in &asked {
+        let answer = finish(&mut engine.generate(request.clone())).await;
+        check(*num_tokens, answer.expect("an answer"));
+    }
+    let at_once = asked.into_iter().map(|(count, request)| (count, engine.generate(request)));
+    for (num_tokens, mut generation) in at_once.collect::<Vec<_>>() {
+        check(num_tokens, finish(&mut generation).await.expect("an answer"));
+    }
 }
 
 #[tokio::test]

@@ -629,6 +629,14 @@ pub struct Serve {
     /// File to read the token from
     #[arg(long)]
     pub token_file: Option<PathBuf>,
+    /// Name besides this machine's own that requests may come under, as mac.local or proxy:8080. May
+    /// be given several times
+    #[arg(long = "allowed-host", value_name = "NAME")]
+    pub allowed_hosts: Vec<String>,
+    /// Origin whose pages may call the API with a key, as https://chat.example, or * for any. May be
+    /// given several times
+    #[arg(long = "allowed-origin", value_name = "ORIGIN")]
+    pub allowed_origins: Vec<String>,
 }
 
 #[cfg(test)]

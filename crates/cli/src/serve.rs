@@ -25,8 +25,14 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let speculation = arguments.speculation.asked().map_err(|error| Usage(error.to_string()))?;
     let snapkv = arguments.snapkv.snapkv();
     let compresses_cache = arguments.compress_cache;
-    let options =
-        ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
+    let options = ServeOptions {
+        host: arguments.host,
+        port: arguments.port,
+        token,
+        ui: arguments.ui,
+        allowed_hosts: arguments.allowed_hosts,
+        allowed_origins: arguments.allowed_origins,
+    };
     // Before the engine starts: closing it right after its start may take longer than `close`
     // waits.
     options.check().map_err(to_error)?;

@@ -210,8 +210,11 @@ pub struct GenerateRequest {
     /// What the answer may consist of; none: any tokens. A form that cannot be kept is
     /// [`EngineError::Form`] before the first token, and an answer that ends by itself has kept it.
     pub form: Option<AnswerForm>,
-    /// Continues after an end-of-sequence token, for measurements.
+    /// Continues after an end-of-sequence token.
     pub ignore_eos: bool,
+    /// How many tokens the answer has before a token may end it. An answer in a form ends where that
+    /// does.
+    pub min_tokens: usize,
     /// How many alternatives to report with each token's log-probability; none: no
     /// log-probabilities.
     pub num_top_logprobs: Option<usize>,
@@ -330,6 +333,7 @@ impl GenerateRequest {
             segments: None,
             form: None,
             ignore_eos: false,
+            min_tokens: 0,
             num_top_logprobs: None,
         }
     }

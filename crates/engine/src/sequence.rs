@@ -328,8 +328,12 @@ impl Sequence {
         let mut sampling = Sampling::new(&self.job.request.sampling, &self.loaded.model)?;
         // An answer that goes on continues its stream of random numbers.
         sampling.sampler.skip(self.job.request.answer_so_far.len());
+        let num_before = self.job.request.answer_so_far.len() + self.sampled.len();
         if let Some(grammar) = &mut self.grammar {
             sampling.processors.constrain(grammar.constraint(self.sampled.len()));
+        } else if let Some(num_left @ 1..) = self.job.request.min_tokens.checked_sub(num_before) {
+            let vocab_size = self.loaded.model.model.vocab_size();
+            sampling.processors.exclude(&self.eos_token_ids()?, num_left, vocab_size);
         }
         Ok(sampling)
     }

@@ -37,6 +37,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::paths;
+
 /// The reply to a connection that finds no place.
 const NO_PLACE: &str = "Every connection that Cairn may have is being answered: try again later.\n";
 
@@ -121,7 +123,10 @@ async fn answer(
 ) {
     let place = connection.place.clone();
     let routes = TowerToHyperService::new(router);
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        if let Some(plain) = paths::plain(request.uri()) {
+            *request.uri_mut() = plain;
+        }
         let mut answering = place.begin(needs_key(request.uri().path()));
         let response = answering.is_some().then(|| routes.call(request));
         async move {

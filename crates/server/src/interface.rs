@@ -39,7 +39,10 @@ pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
 /// Serves a file of the interface.
 pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     if !shared.serves_interface {
-        return not_found(
+        // Programs ask for the root to see whether a server is there.
+        let status = if uri.path() == "/" { StatusCode::OK } else { StatusCode::NOT_FOUND };
+        return text(
+            status,
             "The interface is not served: start with `cairn serve --ui`. The API is under /v1.",
         );
     }
@@ -69,8 +72,12 @@ pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Respons
     (headers, file.data).into_response()
 }
 
-fn not_found(text: &'static str) -> Response {
+fn not_found(sentence: &'static str) -> Response {
+    text(StatusCode::NOT_FOUND, sentence)
+}
+
+fn text(status: StatusCode, sentence: &'static str) -> Response {
     let headers =
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
-    (StatusCode::NOT_FOUND, headers, text).into_response()
+    (status, headers, sentence).into_response()
 }

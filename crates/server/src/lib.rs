@@ -51,6 +51,7 @@ mod connections;
 mod interface;
 mod models;
 mod parsing;
+mod paths;
 mod request_guard;
 mod server;
 mod shared;

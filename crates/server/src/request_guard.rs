@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use constant_time_eq::constant_time_eq;
 
 /// Accepts or refuses requests by the server's address and token.
@@ -12,6 +12,10 @@ use constant_time_eq::constant_time_eq;
 pub(crate) struct RequestGuard {
     pub(crate) address: SocketAddr,
     pub(crate) token: String,
+    /// Names besides the server's own that a `Host` header may have, with a port or for any.
+    pub(crate) allowed_hosts: Vec<String>,
+    /// Origins besides the server's own whose pages may call the API; `*` for any.
+    pub(crate) allowed_origins: Vec<String>,
 }
 
 impl fmt::Debug for RequestGuard {
@@ -59,21 +63,35 @@ impl Refusal {
 
 impl RequestGuard {
     /// Checks every request: the `Host` header must name this server, and an `Origin` header, where
-    /// there is one, must be this server's own.
+    /// there is one, must be this server's own or an allowed one. A request of the API may come under
+    /// any name if it has a key, which a page that has pointed its name at this machine does not know.
     pub(crate) fn check_host_and_origin(&self, request: &Parts) -> Result<(), Refusal> {
         let host = single_value(&request.headers, header::HOST).ok_or(Refusal::Host)?;
         let target = request.uri.authority().map_or(host, |authority| authority.as_str());
-        if target != host || !self.is_own_host(host) {
+        let has_key = is_of_api(request) && keys(&request.headers).next().is_some();
+        if target != host || !(has_key || self.is_own_host(host) || self.is_allowed_host(host)) {
             return Err(Refusal::Host);
         }
-        if request.headers.contains_key(header::ORIGIN) {
+        if request.headers.contains_key(header::ORIGIN) && self.allowed_origin(request).is_none() {
             let origin = single_value(&request.headers, header::ORIGIN)
-                .and_then(|origin| origin.strip_prefix("http://"));
-            if origin != Some(host) {
+                .and_then(|origin| origin.split_once("://"))
+                .filter(|&(scheme, _)| {
+                    // A proxy under an allowed name may have added the encryption.
+                    scheme == "http" || scheme == "https" && self.is_allowed_host(host)
+                });
+            if origin.is_none_or(|(_, origin)| origin != host) {
                 return Err(Refusal::Origin);
             }
         }
         Ok(())
+    }
+
+    /// The origin of a request of the API, if its pages may read the answer.
+    pub(crate) fn allowed_origin<'a>(&self, request: &'a Parts) -> Option<&'a HeaderValue> {
+        let origin =
+            single_value(&request.headers, header::ORIGIN).filter(|_| is_of_api(request))?;
+        let is_allowed = |allowed: &String| allowed == "*" || allowed.eq_ignore_ascii_case(origin);
+        self.allowed_origins.iter().any(is_allowed).then(|| &request.headers[header::ORIGIN])
     }
 
     /// Checks the token of a file transfer. It is in a header that neither an HTML form nor an
@@ -104,23 +122,41 @@ impl RequestGuard {
     /// Other names are refused, because anyone can point a DNS name at this machine (DNS
     /// rebinding).
     fn is_own_host(&self, host: &str) -> bool {
-        let port = self.address.port();
+        let (name, port) = name_and_port(host);
         let is_loopback_name =
-            [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")]
-                .iter()
-                .any(|name| name == host);
-        // Browsers leave out port 80, the default of HTTP.
-        let is_loopback_name =
-            is_loopback_name || (port == 80 && ["127.0.0.1", "localhost", "[::1]"].contains(&host));
-        let address: Option<SocketAddr> = host.parse().ok();
-        let is_own_address =
-            address.is_some_and(|address| address.port() == port && self.is_own_ip(address.ip()));
-        is_loopback_name || is_own_address
+            name.eq_ignore_ascii_case("localhost") || ["127.0.0.1", "[::1]"].contains(&name);
+        let ip = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let is_own_ip = || ip.parse::<IpAddr>().is_ok_and(|ip| self.is_own_ip(ip));
+        // Some clients leave the port out.
+        port.is_none_or(|port| port.parse() == Ok(self.address.port()))
+            && (is_loopback_name || is_own_ip())
+    }
+
+    fn is_allowed_host(&self, host: &str) -> bool {
+        let (name, _) = name_and_port(host);
+        let is_it = |allowed: &String| {
+            allowed.eq_ignore_ascii_case(host) || allowed.eq_ignore_ascii_case(name)
+        };
+        self.allowed_hosts.iter().any(is_it)
     }
 
     fn is_own_ip(&self, ip: IpAddr) -> bool {
         let own = self.address.ip();
         own == ip || own.is_unspecified()
+    }
+}
+
+/// Whether a request is one of the API, whose routes ask for a key.
+pub(crate) fn is_of_api(request: &Parts) -> bool {
+    request.uri.path().starts_with("/v1/")
+}
+
+/// Splits a `Host` header.
+fn name_and_port(host: &str) -> (&str, Option<&str>) {
+    match host.rsplit_once(':') {
+        // The last colon of an IPv6 address is in its brackets.
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
     }
 }
 
@@ -161,7 +197,12 @@ mod tests {
     use axum::http::Request;
 
     fn guard(address: &str) -> RequestGuard {
-        RequestGuard { address: address.parse().unwrap(), token: "secret".to_owned() }
+        RequestGuard {
+            address: address.parse().unwrap(),
+            token: "secret".to_owned(),
+            allowed_hosts: vec!["mac.local".to_owned(), "proxy.test:443".to_owned()],
+            allowed_origins: vec!["app://notes".to_owned(), "https://chat.test".to_owned()],
+        }
     }
 
     fn parts(uri: &str, headers: &[(&str, &str)]) -> Parts {
@@ -193,7 +234,9 @@ mod tests {
         check(here, "http://localhost:8011/", &[("host", "localhost:8011")], Ok(()));
         check(here, "http://evil.test/", &[("host", "localhost:8011")], Err(Refusal::Host));
         check(here, "/", &[], Err(Refusal::Host));
-        check(here, "/", &[("host", "127.0.0.1")], Err(Refusal::Host));
+        check(here, "/", &[("host", "127.0.0.1")], Ok(()));
+        check(here, "/", &[("host", "LOCALHOST:8011")], Ok(()));
+        check(here, "/", &[("host", "[::1]")], Ok(()));
         check(here, "/", &[("host", "127.0.0.1:81")], Err(Refusal::Host));
         check(here, "/", &[("host", "evil.test:8011")], Err(Refusal::Host));
         check(here, "/", &[("host", "localhost.evil.test:8011")], Err(Refusal::Host));
@@ -243,6 +286,35 @@ mod tests {
             Ok(()),
         );
         check("127.0.0.1:80", "/", &[("host", "evil.test")], Err(Refusal::Host));
+        for path in ["/", "/api/call", "/v1/models"] {
+            check(here, path, &[("host", "mac.local:8011")], Ok(()));
+            check(here, path, &[("host", "MAC.local")], Ok(()));
+            check(here, path, &[("host", "proxy.test:443")], Ok(()));
+            check(here, path, &[("host", "proxy.test:80")], Err(Refusal::Host));
+            let page = ("origin", "https://proxy.test:443");
+            check(here, path, &[("host", "proxy.test:443"), page], Ok(()));
+            check(here, path, &[("host", "not-mac.local")], Err(Refusal::Host));
+        }
+        // With a key the API takes any name, and pages of allowed origins.
+        let (docker, key) = (("host", "host.docker.internal:8011"), ("x-api-key", "k"));
+        check(here, "/v1/models", &[docker, key], Ok(()));
+        check(here, "/api/call", &[docker, key], Err(Refusal::Host));
+        check(
+            here,
+            "/v1/models",
+            &[docker, key, ("origin", "http://evil.test")],
+            Err(Refusal::Origin),
+        );
+        let page = ("origin", "app://notes");
+        check(here, "/v1/models", &[("host", here), page], Ok(()));
+        check(here, "/v1/models", &[("host", here), ("origin", "HTTPS://chat.test")], Ok(()));
+        check(
+            here,
+            "/v1/models",
+            &[("host", here), ("origin", "https://chat.test:1")],
+            Err(Refusal::Origin),
+        );
+        check(here, "/api/call", &[("host", here), page], Err(Refusal::Origin));
         let open = "0.0.0.0:8011";
         check(open, "/", &[("host", "192.168.1.2:8011")], Ok(()));
         check(open, "/", &[("host", "[fe80::1]:8011")], Ok(()));

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use cairn_app::App;
 use tokio::net::TcpListener;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connections::{self, ConnectionLimits};
 use crate::parsing::Parser;
-use crate::request_guard::RequestGuard;
+use crate::request_guard::{RequestGuard, is_of_api};
 use crate::shared::Shared;
 use crate::{api, cache, call, chats, interface, models};
 
@@ -42,6 +43,12 @@ pub struct ServeOptions {
     pub token: Option<String>,
     /// Whether to serve the interface besides the commands.
     pub ui: bool,
+    /// Names besides the server's own that requests may come under, such as that of a proxy; with a
+    /// port, or for any.
+    pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may call the API, as `https://chat.example`; `*` for any. They need a key
+    /// all the same.
+    pub allowed_origins: Vec<String>,
 }
 
 impl ServeOptions {
@@ -53,17 +60,45 @@ impl ServeOptions {
             None if self.host.is_loopback() => {}
             None => return Err(ServeError::NeedsToken { host: self.host }),
         }
+        self.check_allowed()?;
         let address = SocketAddr::new(self.host, self.port);
         match std::net::TcpListener::bind(address) {
             Ok(_) => Ok(()),
             Err(source) => Err(ServeError::Bind { address, source }),
         }
     }
+
+    fn check_allowed(&self) -> Result<(), ServeError> {
+        let is_host = |name: &str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
+        };
+        if let Some(name) = self.allowed_hosts.iter().find(|name| !is_host(name)) {
+            return Err(ServeError::BadHost { name: name.clone() });
+        }
+        let is_origin = |origin: &str| match origin.split_once("://") {
+            Some((scheme, host)) => {
+                let is_visible = origin.bytes().all(|byte| byte.is_ascii_graphic());
+                is_visible && !scheme.is_empty() && !host.is_empty() && !host.contains('/')
+            }
+            None => origin == "*",
+        };
+        match self.allowed_origins.iter().find(|origin| !is_origin(origin)) {
+            Some(origin) => Err(ServeError::BadOrigin { origin: origin.clone() }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        ServeOptions { host: Ipv4Addr::LOCALHOST.into(), port: 11435, token: None, ui: true }
+        ServeOptions {
+            host: Ipv4Addr::LOCALHOST.into(),
+            port: 11435,
+            token: None,
+            ui: true,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+        }
     }
 }
 
@@ -90,6 +125,18 @@ pub enum ServeError {
     /// The token cannot be sent in a header.
     #[error("a token must have 1 to {MAX_TOKEN_LENGTH} visible ASCII characters and no spaces")]
     BadToken,
+    /// A name that no `Host` header has.
+    #[error("{name:?} is no host: name one as mac.local or proxy.example:8080")]
+    BadHost {
+        /// The name.
+        name: String,
+    },
+    /// An origin that no browser sends.
+    #[error("{origin:?} is no origin: name one as https://chat.example, or * for any")]
+    BadOrigin {
+        /// The origin.
+        origin: String,
+    },
     /// The operating system's random number generator failed.
     #[error("cannot generate a random token: {0}")]
     NoRandomBits(getrandom::Error),
@@ -106,7 +153,7 @@ pub enum ServeError {
 impl ServeError {
     /// Whether the options must be changed, rather than something outside.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::NeedsToken { .. } | Self::ShortToken { .. } | Self::BadToken)
+        !matches!(self, Self::NoRandomBits(_) | Self::Bind { .. })
     }
 }
 
@@ -146,7 +193,8 @@ impl Server {
         options: ServeOptions,
         serves: Serves,
     ) -> Result<Server, ServeError> {
-        let ServeOptions { host, port, token, ui } = options;
+        options.check_allowed()?;
+        let ServeOptions { host, port, token, ui, allowed_hosts, allowed_origins } = options;
         let token = match token {
             Some(token) => {
                 check_token(&token, host)?;
@@ -159,7 +207,7 @@ impl Server {
         let bind_error = |source| ServeError::Bind { address: requested, source };
         let listener = TcpListener::bind(requested).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        let guard = RequestGuard { address, token };
+        let guard = RequestGuard { address, token, allowed_hosts, allowed_origins };
         let shared = Arc::new(Shared {
             app,
             guard,
@@ -238,18 +286,41 @@ pub async fn serve(
 }
 
 /// Refuses requests from other origins, and of the API those that come when the server has stopped,
-/// over a connection that was open before. Adds the security headers to every response.
+/// over a connection that was open before. Adds the security headers to every response, and an id to
+/// those of the API.
 async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let is_api = parts.uri.path().starts_with("/v1/");
+    let is_api = is_of_api(&parts);
+    let origin = shared.guard.allowed_origin(&parts).cloned();
+    let is_preflight = parts.method == Method::OPTIONS
+        && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = match shared.guard.check_host_and_origin(&parts) {
+        Ok(()) if origin.is_some() && is_preflight => StatusCode::NO_CONTENT.into_response(),
         Ok(()) if is_api && shared.closing.is_cancelled() => api::refuse_closing(&parts),
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(refusal) if is_api => api::refuse(&parts, refusal),
         Err(refusal) => call::refuse(refusal.status(), refusal.sentence()),
     };
     response.headers_mut().extend(interface::SECURITY_HEADERS);
+    if is_api {
+        response.headers_mut().extend(api::request_id().into_iter().flatten());
+    }
+    if let Some(origin) = origin {
+        response.headers_mut().extend(cross_origin(origin));
+    }
     response
+}
+
+/// Headers that let a page of this origin call the API and read its answers.
+fn cross_origin(origin: HeaderValue) -> [(HeaderName, HeaderValue); 5] {
+    [
+        (header::ACCESS_CONTROL_ALLOW_ORIGIN, origin),
+        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST")),
+        // A `*` does not stand for the header of the key.
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("authorization, *")),
+        (header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*")),
+        (header::VARY, HeaderValue::from_static("origin")),
+    ]
 }
 
 fn check_token(token: &str, host: IpAddr) -> Result<(), ServeError> {

@@ -1,5 +1,6 @@
 //! Logits processors: bias, allowed tokens, penalties for repeated tokens, and custom functions.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use cairn_chat::SamplingParams;
@@ -14,7 +15,7 @@ use crate::{Constraint, LmError};
 pub type LogitsProcessor = Box<dyn FnMut(&Array, Array) -> Result<Array, LmError>>;
 
 /// The logits processors of one request, in mlx-lm's order: bias, repetition, presence, frequency,
-/// then custom ones, and last a grammar.
+/// then custom ones, and last a grammar. Excluded tokens come after the bias.
 ///
 /// As in mlx-lm, everything is computed in the type of the logits. Tokens that are not allowed get
 /// a bias of negative infinity.
@@ -22,6 +23,7 @@ pub type LogitsProcessor = Box<dyn FnMut(&Array, Array) -> Result<Array, LmError
 pub struct LogitsProcessors {
     /// [1, V], added.
     bias: Option<Constant>,
+    excluded: Option<Excluded>,
     penalties: Vec<Penalty>,
     custom: Vec<LogitsProcessor>,
     constraint: Option<Constraint>,
@@ -79,6 +81,19 @@ impl LogitsProcessors {
         self.constraint = Some(constraint);
     }
 
+    /// Excludes `tokens` from the next `num_steps` choices among the `vocab_size` tokens of a model.
+    pub fn exclude(&mut self, tokens: &BTreeSet<u32>, num_steps: usize, vocab_size: usize) {
+        let mut row = vec![0.0; vocab_size];
+        for token in tokens {
+            // A tokenizer may have more tokens than the model, which never chooses those.
+            if let Some(bias) = row.get_mut(*token as usize) {
+                *bias = f32::NEG_INFINITY;
+            }
+        }
+        let row = Constant(Array::from_slice(&row, &[1, vocab_size as i32]));
+        self.excluded = Some(Excluded { row, num_steps, begins_at: None });
+    }
+
     /// Whether there is no processor, so that no token history is needed.
     pub fn is_empty(&self) -> bool {
         self.has_only_constraint() && self.constraint.is_none()
@@ -86,7 +101,10 @@ impl LogitsProcessors {
 
     /// Whether there is none but a grammar, or not even that.
     pub(crate) fn has_only_constraint(&self) -> bool {
-        self.bias.is_none() && self.penalties.is_empty() && self.custom.is_empty()
+        self.bias.is_none()
+            && self.excluded.is_none()
+            && self.penalties.is_empty()
+            && self.custom.is_empty()
     }
 
     /// The grammar, which a batch applies to all its rows at once.
@@ -111,6 +129,9 @@ impl LogitsProcessors {
     ) -> Result<Array, LmError> {
         if let Some(bias) = &mut self.bias {
             logits = ops::add(&logits, bias.cast(logits.dtype())?)?;
+        }
+        if let Some(excluded) = &mut self.excluded {
+            logits = excluded.apply(tokens, logits)?;
         }
         for penalty in &mut self.penalties {
             logits = penalty.apply(tokens, logits)?;
@@ -174,6 +195,27 @@ impl Constant {
             self.0 = self.0.as_dtype(dtype)?;
         }
         Ok(&self.0)
+    }
+}
+
+/// Tokens that are not chosen in the first steps.
+#[derive(Debug)]
+struct Excluded {
+    /// [1, V], added.
+    row: Constant,
+    num_steps: usize,
+    /// How many tokens there were before the first step. A step may be taken again, after proposed
+    /// tokens were refused, so steps are not counted.
+    begins_at: Option<usize>,
+}
+
+impl Excluded {
+    fn apply(&mut self, tokens: &TokenBuffer, logits: Array) -> Result<Array, LmError> {
+        let begins_at = *self.begins_at.get_or_insert(tokens.len());
+        if tokens.len() >= begins_at + self.num_steps {
+            return Ok(logits);
+        }
+        Ok(ops::add(&logits, self.row.cast(logits.dtype())?)?)
     }
 }
 

@@ -13,8 +13,8 @@ use super::record::RequestRecord;
 use crate::request_guard::{Refusal, check_json, keys};
 use crate::shared::Shared;
 
-/// A request for an answer that may begin. It counts among the answers that run until it is
-/// dropped.
+/// A request for an answer that may begin. It counts among the answers that run, as one of
+/// them whatever it asks for, until it is dropped.
 #[derive(Debug)]
 pub(super) struct AdmittedRequest {
     pub(super) client: ApiClient,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    Completion, EngineError, FinishReason, FinishedGeneration, GenerateEvent, GuessCounts,
-    PromptInput, SegmentEvent, TokenLogprob,
+    Completion, EngineError, FinishReason, FinishedGeneration, GenerateEvent, GenerateRequest,
+    GuessCounts, PromptInput, SegmentEvent, TokenLogprob,
 };
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ use crate::shared::Shared;
 pub(super) struct AnswerRequest {
     pub(super) model: Option<String>,
     /// Who asks. Counts it among the answers that run.
-    pub(super) admitted: AdmittedRequest,
+    pub(super) admitted: Arc<AdmittedRequest>,
     pub(super) prompt: PromptInput,
     /// What a chat offers; none for text that is continued, whose answer is text and nothing else.
     pub(super) tools: Option<Tools>,
@@ -49,7 +49,7 @@ pub(super) struct Answer {
     num_reasoning_tokens: u32,
     /// An event that was received before it was asked for.
     first: Option<GenerateEvent>,
-    admitted: AdmittedRequest,
+    admitted: Arc<AdmittedRequest>,
 }
 
 /// A part of an answer while it is written.
@@ -113,12 +113,47 @@ pub(super) struct Ending {
     pub(super) num_rejected_tokens: u32,
 }
 
+impl Ending {
+    /// This ending, with the tokens of both.
+    pub(super) fn with_tokens_of(self, other: Ending) -> Ending {
+        let sum = |of: fn(&Ending) -> u32| of(&self).saturating_add(of(&other));
+        Ending {
+            num_prompt_tokens: sum(|end| end.num_prompt_tokens),
+            num_cached_tokens: sum(|end| end.num_cached_tokens),
+            num_answer_tokens: sum(|end| end.num_answer_tokens),
+            num_reasoning_tokens: sum(|end| end.num_reasoning_tokens),
+            num_accepted_tokens: sum(|end| end.num_accepted_tokens),
+            num_rejected_tokens: sum(|end| end.num_rejected_tokens),
+            ..self
+        }
+    }
+}
+
 impl TokenText {
     fn of(token: TokenLogprob) -> Self {
         let TokenLogprob { text, logprob, top, .. } = token;
         let top = top.into_iter().map(|top| (top.text, finite(top.logprob))).collect();
         TokenText { text, logprob: finite(logprob), top }
     }
+}
+
+/// Sets when the answer may end by itself.
+fn set_length(generate: &mut GenerateRequest, own: &OwnFields) -> Result<(), ApiError> {
+    generate.ignore_eos = own.ignore_eos.unwrap_or(false);
+    generate.min_tokens = own.min_tokens.unwrap_or(0) as usize;
+    if generate.min_tokens > generate.max_tokens {
+        let message = format!(
+            "`min_tokens` is more than the {} tokens that the answer may have.",
+            generate.max_tokens
+        );
+        return Err(ApiError::invalid("min_tokens", message));
+    }
+    if generate.form.is_some() && (generate.ignore_eos || generate.min_tokens > 0) {
+        let param = if generate.ignore_eos { "ignore_eos" } else { "min_tokens" };
+        let message = format!("`{param}` would go on after an answer that its form has ended.");
+        return Err(ApiError::invalid(param, message));
+    }
+    Ok(())
 }
 
 impl Answer {
@@ -137,11 +172,12 @@ impl Answer {
         generate.stop = request.stops;
         generate.num_top_logprobs = request.num_top_logprobs;
         generate.prediction = request.prediction;
-        generate.template_variables = request.own.chat_template_kwargs.unwrap_or_default();
         generate.segments = request.tools.as_ref().map(Tools::segments);
         let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));
         let (form, form_param) = form.unzip();
         generate.form = form;
+        set_length(&mut generate, &request.own)?;
+        generate.template_variables = request.own.chat_template_kwargs.unwrap_or_default();
         let client = &request.admitted.client;
         generate.owner = Some(client.owner(request.own.prompt_cache_key.as_deref()));
         if let Some(name) = &request.own.cairn.start_from {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::Request;
+use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -28,7 +29,7 @@ pub(super) struct Body<T> {
     pub(super) model: Option<String>,
     pub(super) own: OwnFields,
     /// Who asks. Counts the answer among those that run.
-    pub(super) admitted: AdmittedRequest,
+    pub(super) admitted: Arc<AdmittedRequest>,
     /// The vendor's fields.
     pub(super) fields: T,
 }
@@ -70,7 +71,8 @@ pub(super) async fn read_fields<R: Send + 'static>(
     then: impl FnOnce(Body<Map<String, Value>>) -> Result<R, ApiError> + Send + 'static,
 ) -> Result<R, ApiError> {
     let (parts, body) = request.into_parts();
-    let admitted = AdmittedRequest::of(shared, &parts).await?;
+    let admitted = Arc::new(AdmittedRequest::of(shared, &parts).await?);
+    check_head(&parts.headers)?;
     let bytes = timeout(UPLOAD_LIMIT, to_bytes(body, MAX_BODY_BYTES)).await;
     let bytes = bytes
         .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
@@ -80,9 +82,23 @@ pub(super) async fn read_fields<R: Send + 'static>(
     shared.parser.run(num_bytes, parse).await
 }
 
+/// Refuses a body by what its head says, before it arrives.
+fn check_head(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let encoding = text(header::CONTENT_ENCODING).unwrap_or("identity").trim();
+    if !encoding.eq_ignore_ascii_case("identity") {
+        return Err(ApiError::encoded(encoding));
+    }
+    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    match length {
+        Some(length) if length > MAX_BODY_BYTES as u64 => Err(ApiError::too_large(MAX_BODY_BYTES)),
+        _ => Ok(()),
+    }
+}
+
 fn parse_fields(
     bytes: &[u8],
-    admitted: AdmittedRequest,
+    admitted: Arc<AdmittedRequest>,
     route: &Fields,
 ) -> Result<Body<Map<String, Value>>, ApiError> {
     if bytes.is_empty() {
@@ -97,6 +113,9 @@ fn parse_fields(
     };
     // Null says as little as a field that is not there.
     fields.retain(|_, value| !value.is_null());
+    for (name, value) in &mut fields {
+        normalize_number(name, value);
+    }
     if let Some(name) = (route.refused)(&fields).or_else(|| other_servers_field(&fields)) {
         return Err(ApiError::unsupported(name));
     }
@@ -116,6 +135,20 @@ fn parse_fields(
         record.set_model(model);
     }
     Ok(Body { model, own, admitted, fields })
+}
+
+/// Writes a number as the vendors do: a whole one without a fraction, and as the limit of an answer,
+/// where other servers take -1 for none, one that none reaches.
+fn normalize_number(name: &str, value: &mut Value) {
+    const LIMITS: [&str; 3] = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+    /// Floats up to this one have a whole number of their own.
+    const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+    let Some(number) = value.as_f64() else { return };
+    if LIMITS.contains(&name) && number == -1.0 {
+        *value = u32::MAX.into();
+    } else if value.is_f64() && number.fract() == 0.0 && number.abs() <= MAX_EXACT {
+        *value = (number as i64).into();
+    }
 }
 
 /// The first field of another server that asks for another answer than Cairn would give.

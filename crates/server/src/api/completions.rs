@@ -9,8 +9,10 @@ use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use cairn_app::completion::{FinishReason, PromptInput};
+use futures_util::future::try_join_all;
 use serde_json::{Map, Value};
 
+use super::MAX_ANSWERS;
 use super::answer::{
     Answer, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, new_id, now_s,
 };
@@ -36,27 +38,32 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         let streams = body.fields.stream.unwrap_or(false);
         let options = body.fields.stream_options.as_ref();
         let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        Ok((question(body)?, streams, includes_usage))
+        Ok((questions(body)?, streams, includes_usage))
     });
-    let (question, streams, includes_usage) = read.await?;
-    let answer = Answer::begin(shared, question).await?;
+    let (questions, streams, includes_usage) = read.await?;
+    let answers = questions.into_iter().map(|question| Answer::begin(shared, question));
+    let mut answers = try_join_all(answers).await?;
     if streams {
+        let (Some(answer), true) = (answers.pop(), answers.is_empty()) else {
+            let message = "Several prompts are answered at once only without `stream`.";
+            return Err(ApiError::invalid("stream", message));
+        };
         let chunk = response(answer.model.clone());
         let chunks = Chunks { chunk, includes_usage, num_chars: 0 };
         return stream::response(answer, chunks).await;
     }
-    let whole = answer.whole().await?;
-    let text = whole.text();
-    let FinishedAnswer { model, tokens, end, .. } = whole;
-    let choice = Choice {
-        text,
-        logprobs: logprobs(tokens, &mut 0),
-        finish_reason: Some(finish_reason(&end)),
-        ..Choice::default()
-    };
-    let usage = Some(usage(&end));
-    Ok(Json(CreateCompletionResponse { choices: vec![choice], usage, ..response(model) })
-        .into_response())
+    let answers = try_join_all(answers.into_iter().map(Answer::whole)).await?;
+    let model = answers.first().map(|answer| answer.model.clone()).unwrap_or_default();
+    let ends = answers.iter().map(|answer| answer.end.clone());
+    let usage = ends.reduce(Ending::with_tokens_of).map(|end| usage(&end));
+    let choices = answers.into_iter().zip(0..).map(|(answer, index)| {
+        let text = answer.text();
+        let FinishedAnswer { tokens, end, .. } = answer;
+        let (logprobs, finish_reason) = (logprobs(tokens, &mut 0), Some(finish_reason(&end)));
+        Choice { text, index, logprobs, finish_reason }
+    });
+    let choices = choices.collect();
+    Ok(Json(CreateCompletionResponse { choices, usage, ..response(model) }).into_response())
 }
 
 pub(super) const FIELDS: Fields = Fields {
@@ -88,41 +95,38 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     ["n", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
-fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiError> {
+/// One request for each prompt.
+fn questions(body: Body<CreateCompletionRequest>) -> Result<Vec<AnswerRequest>, ApiError> {
     let Body { model, own, admitted, fields } = body;
-    let several = || {
-        let message = "`prompt` has several prompts: send them one by one.";
-        ApiError::invalid("prompt", message)
-    };
     let is_empty = match &fields.prompt {
         Prompt::String(_) => false,
         Prompt::IntegerArray(tokens) => tokens.is_empty(),
         Prompt::StringArray(texts) => texts.is_empty(),
-        Prompt::ArrayOfIntegerArray(rows) => rows.iter().all(Vec::is_empty),
+        Prompt::ArrayOfIntegerArray(rows) => rows.is_empty() || rows.iter().any(Vec::is_empty),
     };
     if is_empty {
         let message = "`prompt` is empty: send a text, or token ids, to be continued.";
         return Err(ApiError::invalid("prompt", message));
     }
-    let prompt = match fields.prompt {
-        Prompt::String(text) => PromptInput::Text(text),
-        Prompt::IntegerArray(tokens) => PromptInput::Tokens(tokens),
-        Prompt::StringArray(texts) => {
-            let [text] = <[String; 1]>::try_from(texts).map_err(|_| several())?;
-            PromptInput::Text(text)
-        }
-        Prompt::ArrayOfIntegerArray(rows) => {
-            let [tokens] = <[Vec<u32>; 1]>::try_from(rows).map_err(|_| several())?;
-            PromptInput::Tokens(tokens)
-        }
+    let prompts: Vec<PromptInput> = match fields.prompt {
+        Prompt::String(text) => vec![PromptInput::Text(text)],
+        Prompt::IntegerArray(tokens) => vec![PromptInput::Tokens(tokens)],
+        Prompt::StringArray(texts) => texts.into_iter().map(PromptInput::Text).collect(),
+        Prompt::ArrayOfIntegerArray(rows) => rows.into_iter().map(PromptInput::Tokens).collect(),
     };
+    if prompts.len() > MAX_ANSWERS {
+        let count = prompts.len();
+        let message = format!("`prompt` has {count} prompts, and may have {MAX_ANSWERS}.");
+        return Err(ApiError::invalid("prompt", message));
+    }
     if fields.logprobs.is_some_and(|number| number > MAX_LOGPROBS) {
         let message = format!("logprobs is 0 to {MAX_LOGPROBS}.");
         return Err(ApiError::invalid("logprobs", message));
     }
-    Ok(AnswerRequest {
-        model,
-        admitted,
+    let stops = stops(fields.stop)?;
+    let question = |prompt| AnswerRequest {
+        model: model.clone(),
+        admitted: admitted.clone(),
         prompt,
         tools: None,
         schema: None,
@@ -133,13 +137,14 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiErr
             frequency_penalty: fields.frequency_penalty,
             seed: fields.seed,
         },
-        own,
+        own: own.clone(),
         // As long as OpenAI's, which programs that say nothing expect.
         max_tokens: fields.max_tokens.or(Some(16)),
-        stops: stops(fields.stop)?,
+        stops: stops.clone(),
         num_top_logprobs: fields.logprobs.map(usize::from),
         prediction: None,
-    })
+    };
+    Ok(prompts.into_iter().map(question).collect())
 }
 
 fn response(model: String) -> CreateCompletionResponse {

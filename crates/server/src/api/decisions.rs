@@ -82,7 +82,7 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
 struct AskedDecisions {
     request: DecideRequest,
     questions: Vec<QuestionParam>,
-    admitted: AdmittedRequest,
+    admitted: Arc<AdmittedRequest>,
 }
 
 fn asked(body: Body<DecisionRequest>) -> Result<AskedDecisions, ApiError> {

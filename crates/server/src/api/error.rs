@@ -40,11 +40,36 @@ pub(crate) struct ApiError {
     param: Option<String>,
     /// OpenAI's word for it, where clients act on one.
     code: Option<&'static str>,
+    /// How long a prompt is that does not fit into the context.
+    overflow: Option<Overflow>,
+}
+
+/// A prompt that does not fit. Clients shorten the conversation and ask again if the message has the
+/// words of their vendor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Overflow {
+    num_tokens: usize,
+    context_length: usize,
+}
+
+impl Overflow {
+    fn message(self, vendor: Vendor) -> String {
+        let Overflow { num_tokens, context_length } = self;
+        match vendor {
+            Vendor::OpenAi => format!(
+                "This model's maximum context length is {context_length} tokens. However, your prompt has \
+                 {num_tokens} tokens: shorten it."
+            ),
+            Vendor::Anthropic => {
+                format!("prompt is too long: {num_tokens} tokens > {context_length} maximum")
+            }
+        }
+    }
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        ApiError { status, message: message.into(), param: None, code: None }
+        ApiError { status, message: message.into(), param: None, code: None, overflow: None }
     }
 
     /// A field has a value that it cannot have.
@@ -101,6 +126,12 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
+    /// The body is encoded, and Cairn decodes none.
+    pub(super) fn encoded(encoding: &str) -> Self {
+        let message = format!("The body is encoded as `{encoding}`: send it as it is.");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
     pub(super) fn busy(limit: usize) -> Self {
         let message = format!("{limit} answers are asked for already: try again in a moment.");
         let code = Some("rate_limit_exceeded");
@@ -128,8 +159,15 @@ impl ApiError {
     /// The response, in a vendor's form.
     pub(crate) fn response(&self, vendor: Vendor) -> Response {
         let mut response = (self.status, Json(self.body(vendor))).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS => {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                let scheme = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            _ => {}
         }
         response
     }
@@ -137,12 +175,16 @@ impl ApiError {
     /// The object that says it: the body of a response, or an event of a stream.
     pub(super) fn body(&self, vendor: Vendor) -> Value {
         let kind = self.kind(vendor);
+        let message = match self.overflow {
+            Some(overflow) => overflow.message(vendor),
+            None => self.message.clone(),
+        };
         match vendor {
             Vendor::OpenAi => json!({ "error": {
-                "message": self.message, "type": kind, "param": self.param, "code": self.code,
+                "message": message, "type": kind, "param": self.param, "code": self.code,
             } }),
             Vendor::Anthropic => {
-                json!({ "type": "error", "error": { "type": kind, "message": self.message } })
+                json!({ "type": "error", "error": { "type": kind, "message": message } })
             }
         }
     }
@@ -230,6 +272,14 @@ impl From<EngineError> for ApiError {
         };
         let code = error.is_too_long().then_some("context_length_exceeded");
         let param = error.parameter().map(str::to_owned);
-        ApiError { code, param, ..Self::new(status, Failure::from(error).message) }
+        let failure = Failure::from(error);
+        let overflow = match failure.kind.as_deref() {
+            Some(&FailureKind::ContextFull { tokens, context_length }) => Some(Overflow {
+                num_tokens: tokens as usize,
+                context_length: context_length as usize,
+            }),
+            _ => None,
+        };
+        ApiError { code, param, overflow, ..Self::new(status, failure.message) }
     }
 }

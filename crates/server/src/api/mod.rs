@@ -37,8 +37,8 @@ mod tools;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
@@ -96,6 +96,13 @@ pub(crate) fn refuse(request: &Parts, refusal: Refusal) -> Response {
 /// The answer to a request that comes after the server has stopped.
 pub(crate) fn refuse_closing(request: &Parts) -> Response {
     ApiError::from(EngineError::Closed).response(Vendor::of(request.uri.path()))
+}
+
+/// A new id for a request, in the headers where each vendor's clients look for one.
+pub(crate) fn request_id() -> Option<[(HeaderName, HeaderValue); 2]> {
+    let id = HeaderValue::try_from(answer::new_id("req_")).ok()?;
+    let names = ["x-request-id", "request-id"].map(HeaderName::from_static);
+    Some(names.map(|name| (name, id.clone())))
 }
 
 async fn wrong_method(request: axum::extract::Request) -> Response {

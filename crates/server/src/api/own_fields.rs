@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The fields of a request that are Cairn's own, or that Cairn reads more generously.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct OwnFields {
     pub(super) top_k: Option<usize>,
@@ -12,6 +12,10 @@ pub(super) struct OwnFields {
     pub(super) repetition_penalty: Option<f32>,
     pub(super) xtc_probability: Option<f32>,
     pub(super) xtc_threshold: Option<f32>,
+    /// The answer does not end by itself before it has so many tokens.
+    pub(super) min_tokens: Option<u32>,
+    /// The answer goes on after the token with which the model ends it.
+    pub(super) ignore_eos: Option<bool>,
     pub(super) logit_bias: Option<Map<String, Value>>,
     pub(super) chat_template_kwargs: Option<Map<String, Value>>,
     /// A place of its own in the saved context of the key.
@@ -20,19 +24,21 @@ pub(super) struct OwnFields {
 }
 
 /// What only Cairn can do.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct CairnFields {
     /// The name of the starting point that the prompt begins with.
     pub(super) start_from: Option<String>,
 }
 
-pub(super) const OWN_FIELDS: [&str; 9] = [
+pub(super) const OWN_FIELDS: [&str; 11] = [
     "top_k",
     "min_p",
     "repetition_penalty",
     "xtc_probability",
     "xtc_threshold",
+    "min_tokens",
+    "ignore_eos",
     "logit_bias",
     "chat_template_kwargs",
     "prompt_cache_key",

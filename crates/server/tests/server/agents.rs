@@ -5,6 +5,7 @@ use cairn_tiny_models::SHOWS_NOTHING;
 use serde_json::{Value, json};
 
 use crate::api::{ask, events};
+use crate::running::start;
 use crate::tools::{SHOWS_ALL, given, start_saying};
 
 /// The structure of a request of Claude Code 2.1.
@@ -44,6 +45,19 @@ async fn claude_code_is_answered_with_its_defaults() {
     }
     let counted = ask(&running, "/v1/messages/count_tokens?beta=true", &body).await;
     assert!(counted["input_tokens"].as_u64() > Some(0), "{counted}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claude_code_finds_a_server_without_an_interface() {
+    let running = start(false).await;
+    let (status, _, body) = running.send("HEAD / HTTP/1.0\r\nhost: HOST", b"").await;
+    assert_eq!((status, body.as_str()), (200, ""));
+    let (status, _, body) = running.send("GET / HTTP/1.0\r\nhost: HOST", b"").await;
+    assert_eq!(status, 200);
+    assert!(body.contains("/v1"), "{body}");
+    let (status, _, _) = running.send("GET /other HTTP/1.0\r\nhost: HOST", b"").await;
+    assert_eq!(status, 404);
     running.end().await;
 }
 

@@ -292,8 +292,13 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     copy_tiny_model("llama/tiny-chat", &short).unwrap();
     let question = json!([{ "role": "user", "content": "x".repeat(10_000) }]);
     let long = chat(json!({ "model": "short-context", "messages": question }));
-    let error = check(path, long.clone(), 400, "context").await;
+    // In the words that each vendor's clients look for.
+    let error = check(path, long.clone(), 400, "maximum context length is 4096 tokens").await;
     assert_eq!(error["code"], "context_length_exceeded");
+    let (_, error) = refused(&running, "/v1/messages", &long).await;
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("prompt is too long: "), "{message}");
+    assert!(message.ends_with(" tokens > 4096 maximum"), "{message}");
     // As long as nothing was sent, a stream's status says it too.
     let mut streamed = long;
     streamed["stream"] = true.into();
@@ -312,7 +317,9 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
         check(path, biased, 400, "999999").await;
     }
     check(path, chat(json!({ "model": 5 })), 400, "`model`").await;
-    check("/v1/completions", json!({ "prompt": ["a", "b"] }), 400, "`prompt`").await;
+    check("/v1/completions", json!({ "prompt": vec!["a"; 65] }), 400, "`prompt`").await;
+    let several = json!({ "prompt": ["a", "b"], "stream": true });
+    check("/v1/completions", several, 400, "`stream`").await;
     let earlier = json!({ "input": "x", "previous_response_id": "resp_1" });
     check("/v1/responses", earlier, 400, "`previous_response_id`").await;
     let call = json!({ "input": [{ "type": "function_call", "name": "look" }] });
@@ -339,6 +346,102 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!((status, &answer["type"]), (400, &json!("error")));
     assert_eq!(answer["error"]["type"], "invalid_request_error");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_ends_as_late_as_it_is_asked_to() {
+    let running = start_with(&[MODEL]).await;
+    // The model would end each answer at once.
+    let ends = json!({ "258": 1000 });
+    let (path, ask_for) = ("/v1/chat/completions", |mut more: Value| {
+        more["logit_bias"] = ends.clone();
+        chat(more)
+    });
+    let mut lengths = Vec::new();
+    for more in [json!({}), json!({ "min_tokens": 0 }), json!({ "min_tokens": 5 })] {
+        let answer = ask(&running, path, &ask_for(more)).await;
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        lengths.push(answer["usage"]["completion_tokens"].as_u64().unwrap());
+    }
+    assert_eq!(lengths[1..], [lengths[0], lengths[0] + 5]);
+    let answer = ask(&running, path, &ask_for(json!({ "ignore_eos": true }))).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
+    assert_eq!(answer["usage"]["completion_tokens"], 12);
+    let form = json!({ "type": "json_schema", "json_schema": {
+        "name": "form", "schema": { "type": "object" },
+    } });
+    for (more, param) in [
+        (json!({ "min_tokens": 13 }), "min_tokens"),
+        (json!({ "min_tokens": -1 }), "min_tokens"),
+        (json!({ "min_tokens": 1, "response_format": form }), "min_tokens"),
+        (json!({ "ignore_eos": true, "response_format": form }), "ignore_eos"),
+        (json!({ "ignore_eos": "yes" }), "ignore_eos"),
+    ] {
+        let (status, error) = refused(&running, path, &chat(more)).await;
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_are_read_as_other_servers_read_them() {
+    let running = start(false).await;
+    // A context that ends soon.
+    copy_tiny_model("llama/tiny-chat", &running.home.path().join("models").join(MODEL)).unwrap();
+    let path = "/v1/chat/completions";
+    let answer = ask(&running, path, &chat(json!({ "max_tokens": 8.0, "seed": 1.0 }))).await;
+    assert_eq!(answer["usage"]["completion_tokens"], 8, "{answer}");
+    let answer = ask(&running, path, &chat(json!({ "max_tokens": -1, "ignore_eos": true }))).await;
+    assert!(answer["usage"]["completion_tokens"].as_u64() > Some(3_000), "{}", answer["usage"]);
+    for max_tokens in [json!(8.5), json!(-2), json!(1e300)] {
+        let (status, error) =
+            refused(&running, path, &chat(json!({ "max_tokens": max_tokens }))).await;
+        assert_eq!((status, &error["param"]), (400, &json!("max_tokens")), "{error}");
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_prompts_are_continued_as_each_alone() {
+    let running = start_with(&[MODEL]).await;
+    let path = "/v1/completions";
+    let body = |prompt: Value| json!({ "prompt": prompt, "max_tokens": 9, "temperature": 0 });
+    for prompts in [json!(["A cairn", "is", "a heap of stones"]), json!([[65, 66], [67]])] {
+        let whole = ask(&running, path, &body(prompts.clone())).await;
+        let (mut num_read, mut num_written) = (0, 0);
+        for (index, prompt) in prompts.as_array().unwrap().iter().enumerate() {
+            let alone = ask(&running, path, &body(prompt.clone())).await;
+            let choice = &whole["choices"][index];
+            assert_eq!(choice["index"], index);
+            for field in ["text", "finish_reason"] {
+                assert_eq!(choice[field], alone["choices"][0][field], "{prompt}");
+            }
+            num_read += alone["usage"]["prompt_tokens"].as_u64().unwrap();
+            num_written += alone["usage"]["completion_tokens"].as_u64().unwrap();
+        }
+        assert_eq!(whole["usage"]["prompt_tokens"], num_read);
+        assert_eq!(whole["usage"]["completion_tokens"], num_written);
+        assert_eq!(whole["usage"]["total_tokens"], num_read + num_written);
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_refused_by_its_head() {
+    let running = start_with(&[MODEL]).await;
+    let path = "/v1/chat/completions";
+    for encoding in ["gzip", "zstd"] {
+        let head = format!("{}\r\ncontent-encoding: {encoding}", post(path));
+        let (status, _, answer) = running.send(&head, b"{}").await;
+        assert_eq!(status, 415, "{answer}");
+        assert!(answer.contains(encoding), "{answer}");
+    }
+    let (status, _, answer) = running.send(&post(path), b"{}").await;
+    assert_eq!(status, 400, "{answer}");
+    // No byte of it is sent.
+    let (status, _, _) = running.send_bytes(&post(path), 99_999_999_999, b"").await;
+    assert_eq!(status, 413);
     running.end().await;
 }
 
@@ -469,7 +572,7 @@ async fn a_wrong_address_is_named() {
         assert!(message.starts_with(expected.1), "{head}: {message}");
     };
     check(&post("/v1"), b"{}", (404, "Cairn has no POST /v1:")).await;
-    check(&post("/v1/"), b"{}", (404, "Cairn has no POST /v1/:")).await;
+    check(&post("/v1/"), b"{}", (404, "Cairn has no POST /v1:")).await;
     let expected = (405, "/chat/completions does not take POST: the API is under /v1.");
     check(&post("/chat/completions"), b"{}", expected).await;
     check(&post("/health"), b"{}", (405, "/health does not take POST.")).await;
@@ -522,7 +625,8 @@ async fn every_route_but_health_asks_for_the_key() {
     let one = "GET /v1/models/tiny-chat HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN";
     check(one, 200).await;
     check(&one.replace("tiny-chat", "owner/none"), 404).await;
-    check("GET /v1/models HTTP/1.0\r\nhost: evil.test\r\nx-api-key: TOKEN", 403).await;
+    check("GET /v1/models HTTP/1.0\r\nhost: evil.test", 403).await;
+    check("GET /v1/models HTTP/1.0\r\nhost: evil.test\r\nx-api-key: other", 401).await;
     let form = post("/v1/chat/completions").replace("application/json", "text/plain");
     check(&form, 415).await;
     for route in ["chat/completions", "completions", "responses", "messages"] {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::api::post;
-use crate::running::{Running, TIMEOUT, open_app, start};
+use crate::running::{Running, TIMEOUT, open_app, start, start_allowing};
 
 const CALL: &str = "POST /api/call HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\ncontent-type: application/json";
 const STATUS: &[u8] = br#"{"type":"get_status"}"#;
@@ -52,7 +52,8 @@ async fn a_command_needs_the_servers_host_its_own_origin_and_the_token() {
     check(CALL, STATUS, 200).await;
     check(&with("host: HOST", "host: localhost:PORT"), STATUS, 200).await;
     check(&with("host: HOST", "host: [::1]:PORT"), STATUS, 200).await;
-    check(&with("host: HOST", "host: 127.0.0.1"), STATUS, 403).await;
+    check(&with("host: HOST", "host: 127.0.0.1"), STATUS, 200).await;
+    check(&with("host: HOST", "host: 127.0.0.1:1"), STATUS, 403).await;
     check(&with("host: HOST", "host: evil.test:PORT"), STATUS, 403).await;
     check(&with("host: HOST", "host: HOST\r\nhost: evil.test:PORT"), STATUS, 403).await;
     check(&with("/api/call ", "http://evil.test/api/call "), STATUS, 403).await;
@@ -214,7 +215,70 @@ async fn the_interface_is_served_or_the_response_says_why_not() {
 
     let running = start(false).await;
     let (status, _, body) = running.send("GET / HTTP/1.1\r\nhost: HOST", b"").await;
-    assert!(status == 404 && body.contains("--ui"), "{status} {body}");
+    assert!(status == 200 && body.contains("--ui"), "{status} {body}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_allowed_origins_call_the_api_and_nothing_else() {
+    let running = start_allowing(ServeOptions {
+        allowed_origins: vec!["app://notes".to_owned()],
+        ..ServeOptions::default()
+    })
+    .await;
+    let preflight = |path: &str, origin: &str| {
+        format!(
+            "OPTIONS {path} HTTP/1.1\r\nhost: HOST\r\norigin: {origin}\r\n\
+             access-control-request-method: POST\r\naccess-control-request-headers: authorization"
+        )
+    };
+    let (status, headers, _) = running.send(&preflight("/v1/models", "app://notes"), b"").await;
+    assert_eq!(status, 204, "{headers}");
+    for header in [
+        "access-control-allow-origin: app://notes",
+        "access-control-allow-headers: authorization",
+        "vary: origin",
+    ] {
+        assert!(headers.contains(header), "{headers}");
+    }
+    for (path, origin) in [("/api/call", "app://notes"), ("/v1/models", "http://evil.test")] {
+        let (status, headers, _) = running.send(&preflight(path, origin), b"").await;
+        assert_eq!(status, 403, "{path} {origin}");
+        assert!(!headers.contains("access-control"), "{headers}");
+    }
+    // It needs a key all the same, and may read that it has none.
+    let asked = |key: &str| {
+        format!("GET /v1/models HTTP/1.1\r\nhost: HOST\r\norigin: app://notes\r\nx-api-key: {key}")
+    };
+    for (key, expected) in [("TOKEN", 200), ("other", 401)] {
+        let (status, headers, _) = running.send(&asked(key), b"").await;
+        assert_eq!(status, expected, "{headers}");
+        assert!(headers.contains("access-control-allow-origin: app://notes"), "{headers}");
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_takes_any_name_with_a_key() {
+    let running = start(false).await;
+    let asked = |path: &str, key: &str| {
+        format!(
+            "GET {path} HTTP/1.1\r\nhost: host.docker.internal:1\r\nauthorization: Bearer {key}"
+        )
+    };
+    for (path, key, expected) in [
+        ("/v1/models", "TOKEN", 200),
+        ("/v1/models/", "TOKEN", 200),
+        ("//v1/models", "TOKEN", 200),
+        ("/v1/models", "other", 401),
+        ("/", "TOKEN", 403),
+        ("/api/cache/export", "TOKEN", 403),
+    ] {
+        let (status, headers, body) = running.send(&asked(path, key), b"").await;
+        assert_eq!(status, expected, "{path} {key}: {body}");
+        assert_eq!(headers.contains("x-request-id: req_"), path != "/" && !path.contains("/api/"));
+        assert_eq!(headers.contains("www-authenticate: bearer"), status == 401, "{headers}");
+    }
     running.end().await;
 }
 
@@ -223,7 +287,9 @@ async fn an_unsafe_address_or_token_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let app = open_app(&home).await;
     let check = async |host: IpAddr, token: Option<&str>, is_served: bool| {
-        let options = ServeOptions { host, port: 0, token: token.map(str::to_owned), ui: false };
+        let token = token.map(str::to_owned);
+        let options =
+            ServeOptions { host, port: 0, token: token.clone(), ui: false, ..Default::default() };
         let server = Server::bind(app.clone(), options).await;
         assert_eq!(server.is_ok(), is_served, "{host} with {token:?}: {:?}", server.err());
     };

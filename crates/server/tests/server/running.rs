@@ -34,7 +34,14 @@ pub async fn open_app(home: &TempDir) -> Arc<App> {
 pub async fn start(ui: bool) -> Running {
     let home = tempfile::tempdir().unwrap();
     let app = open_app(&home).await;
-    serve(home, app, ui).await
+    serve(home, app, ServeOptions { ui, ..ServeOptions::default() }).await
+}
+
+/// A server of the API whose `options` say who may call it.
+pub async fn start_allowing(options: ServeOptions) -> Running {
+    let home = tempfile::tempdir().unwrap();
+    let app = open_app(&home).await;
+    serve(home, app, ServeOptions { ui: false, ..options }).await
 }
 
 /// A server of which `speculation` says what proposes tokens.
@@ -43,11 +50,11 @@ pub async fn start_with_speculation(speculation: ForcedSpeculation) -> Running {
     let options = Options::new(DataFolder::new(home.path()));
     let options = Options { speculation: Some(speculation), ..options };
     let app = App::open(options).await.unwrap();
-    serve(home, app, false).await
+    serve(home, app, ServeOptions { ui: false, ..ServeOptions::default() }).await
 }
 
-async fn serve(home: TempDir, app: Arc<App>, ui: bool) -> Running {
-    let options = ServeOptions { port: 0, ui, ..ServeOptions::default() };
+async fn serve(home: TempDir, app: Arc<App>, options: ServeOptions) -> Running {
+    let options = ServeOptions { port: 0, ..options };
     let server = Server::bind(app.clone(), options).await.unwrap();
     let (address, url, token) = (server.address(), server.url(), server.token().to_owned());
     let (stop, stopped) = oneshot::channel();
