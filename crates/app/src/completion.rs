@@ -122,6 +122,12 @@ impl App {
         })
     }
 
+    /// Whether the texts of a prompt have to tell this loaded model of tools, because its chat template
+    /// takes none.
+    pub fn tells_of_tools(&self, model: &str) -> bool {
+        loaded_status(self, model).is_some_and(|model| !model.takes_tools)
+    }
+
     /// How many tokens the prompt of a request has; none of them is computed.
     pub async fn num_prompt_tokens(&self, request: GenerateRequest) -> Result<usize, EngineError> {
         let GenerateRequest { model, prompt, template_variables, .. } = request;

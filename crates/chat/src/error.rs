@@ -20,9 +20,6 @@ pub enum ChatError {
         "this model has no chat template; choose another model, or give it a plain prompt instead of messages"
     )]
     NoTemplate,
-    /// Tools were offered to a model whose chat template does not mention any.
-    #[error("this model's chat template takes no tools; choose another model, or leave them out")]
-    NoTools,
     /// A variable was set that the conversation sets.
     #[error("the chat template's variable {name} is set by the conversation: leave it out")]
     ReservedVariable {

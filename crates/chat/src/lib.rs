@@ -43,6 +43,7 @@ mod builtins;
 mod date;
 mod encoded_prefix;
 mod error;
+mod generic_tools;
 mod late_instructions;
 mod limits;
 mod loops;

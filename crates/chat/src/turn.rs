@@ -7,6 +7,7 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde_json::{Map, Value as Json, json};
 
+use crate::generic_tools::{LIST_MARKER, ListedBy, told_in_text};
 use crate::late_instructions::{late_instructions, told_by_user};
 use crate::open_turn::up_to_last_words;
 use crate::prompt::{Encode, Prompt, Rendering, TextPlace, lay_out};
@@ -98,10 +99,27 @@ pub struct TurnsPrompt {
 /// Most templates write a call's arguments with `tojson`, so they get them as an object. One that
 /// fails on that gets them as JSON text, as DeepSeek's does. Arguments that are no JSON are a text,
 /// or an object that has it where the template fails on a text. A system message after the first question
-/// becomes the user's where the template refuses it or leaves it out. [`ChatError::NoTools`] if the template
-/// does not mention tools; [`ChatError::WordsNotRendered`] if the answer was begun with nothing, or
+/// becomes the user's where the template refuses it or leaves it out. If the template takes no tools, the
+/// texts tell of them. [`ChatError::WordsNotRendered`] if the answer was begun with nothing, or
 /// the template does not show it.
 pub fn assemble_turns<E: Encode + ?Sized>(
+    template: &ChatTemplate,
+    prompt: &TurnsPrompt,
+    encoder: &E,
+) -> Result<Prompt, ChatError> {
+    if prompt.tools.is_empty() || template.takes_tools() {
+        return assemble_offered(template, prompt, encoder);
+    }
+    let told_by = |listed_by| assemble_offered(template, &told_in_text(prompt, listed_by), encoder);
+    match told_by(ListedBy::System) {
+        Ok(told) if told.text.contains(LIST_MARKER) => Ok(told),
+        Err(error) if error.is_interruption() => Err(error),
+        _ => told_by(ListedBy::User),
+    }
+}
+
+/// Assembles a prompt whose tools the template takes.
+fn assemble_offered<E: Encode + ?Sized>(
     template: &ChatTemplate,
     prompt: &TurnsPrompt,
     encoder: &E,
@@ -124,9 +142,6 @@ fn assemble_given<E: Encode + ?Sized>(
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
     let TurnsPrompt { turns, tools, end, breakpoints } = prompt;
-    if !tools.is_empty() && !template.takes_tools() {
-        return Err(ChatError::NoTools);
-    }
     let template = template.for_one_prompt();
     let with_form = |form| {
         let render_to = |messages: &[Message], add_generation_prompt| {

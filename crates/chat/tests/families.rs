@@ -112,10 +112,11 @@ fn templates_render_as_in_python() {
         let source = fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
         for (case, expected) in of_template.as_object().unwrap() {
             let conversation = &golden["conversations"][case];
-            let result = rendered(&source, &golden["special"], conversation);
-            if result == Err(ChatError::NoTools) {
+            // Python leaves tools out that the template does not take.
+            if conversation["tools"].is_array() && !source.contains("tools") {
                 continue;
             }
+            let result = rendered(&source, &golden["special"], conversation);
             if let Err(difference) = check(expected, result) {
                 different.push(format!("{name}, {case}: {difference}"));
             }

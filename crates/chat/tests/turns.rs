@@ -89,11 +89,72 @@ fn arguments_that_are_no_json_are_shown_as_they_were_written() {
 }
 
 #[test]
-fn tools_reach_a_template_that_shows_them_and_no_other() {
+fn tools_reach_a_template_that_shows_them() {
     let tool = json!({ "type": "function", "function": { "name": "look" } });
-    let shown = rendered(OBJECTS, std::slice::from_ref(&tool)).unwrap();
+    let shown = rendered(OBJECTS, &[tool]).unwrap();
     assert!(shown.ends_with("[tools] 1"), "{shown}");
-    assert_eq!(rendered(TEXTS, &[tool]), Err(ChatError::NoTools));
+}
+
+/// A template that knows texts in turns, and no calls.
+const TURNS: &str = "\
+{%- for message in messages if message.role != 'system' or takes_system %}
+{%- if message.role == 'tool' or message.tool_calls %}{{ raise_exception('what?') }}{% endif %}
+{%- if not loop.first and message.role == loop.previtem.role %}{{ raise_exception('twice') }}{% endif %}
+{{- '[' ~ message.role ~ '] ' ~ message.content }}{%- endfor %}";
+
+#[test]
+fn texts_tell_of_tools_where_a_template_takes_none() {
+    let look = || json!({ "type": "function", "function": { "name": "look" } });
+    let list = "<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"look\"}}\n</tools>";
+    let call = "[assistant] I look.\n<tool_call>\n{\"name\": \"look\", \
+                \"arguments\": {\"at\":\"here\"}}\n</tool_call>";
+    let result = "[user] <tool_response>\nThere.\n</tool_response>";
+    let message = |role, content: &str| {
+        Turn::Message(Message { role, content: content.to_owned(), token_ids: None })
+    };
+    let mut turns = turns();
+    let other = Turn::Result { call_id: "c2".to_owned(), name: None, content: "Too.".to_owned() };
+    turns.push(other);
+    turns.push(message(Role::User, "Sure?"));
+    for (takes_system, has_system) in [(true, false), (true, true), (false, false)] {
+        let mut turns = turns.clone();
+        if has_system {
+            turns.insert(0, message(Role::System, "Be brief."));
+        }
+        let template = format!("{{% set takes_system = {takes_system} %}}{TURNS}");
+        let shown = rendered_turns(&template, &[look()], turns).unwrap();
+        let (before, rest) = shown.split_once(list).unwrap();
+        let expected = match (takes_system, has_system) {
+            (true, true) => "[system] Be brief.\n\n",
+            (true, false) => "[system] ",
+            _ => "[user] ",
+        };
+        assert!(before.starts_with(expected), "{shown}");
+        let gap = if takes_system { "[user] Where?" } else { "\n\nWhere?" };
+        let after = "\n<tool_response>\nToo.\n</tool_response>\n\nSure?";
+        let told = format!("{gap}{call}{result}{after}");
+        assert!(rest.ends_with(&told), "{shown}");
+    }
+}
+
+#[test]
+fn breakpoints_stay_where_texts_tell_of_tools() {
+    let look = json!({ "type": "function", "function": { "name": "look" } });
+    for takes_system in [true, false] {
+        let template = format!("{{% set takes_system = {takes_system} %}}{TURNS}");
+        let template = ChatTemplate::parse(&template, SpecialTokens::default()).unwrap();
+        let place = |turn, num_bytes| TextPlace { turn, num_bytes };
+        let prompt = TurnsPrompt {
+            tools: vec![look.clone()],
+            breakpoints: vec![place(0, 5), place(1, 2), place(2, 3)],
+            ..answer_to(turns())
+        };
+        let prompt = assemble_turns(&template, &prompt, &Bytes::default()).unwrap();
+        for end in ["Where", "[assistant] I ", "<tool_response>\nThe"] {
+            let at = prompt.text.find(end).unwrap() + end.len();
+            assert!(prompt.breakpoints.contains(&at), "{end}: {:?}", prompt.breakpoints);
+        }
+    }
 }
 
 #[test]

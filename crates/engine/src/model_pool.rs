@@ -94,6 +94,7 @@ impl PooledModel {
             draft: self.draft.as_ref().map(|draft| draft.loaded.name.clone()),
             context_length: self.loaded.model.model.context_length(),
             kv_group_size: self.kv_group_size,
+            takes_tools: self.loaded.model.takes_tools(),
             has_mtp_head: self.loaded.model.model.check_mtp_head().is_ok(),
             bf16_state: self.files.options.bf16_state,
             is_in_use: self.is_in_use(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cairn_chat::{Encode, SegmentEvent, SegmentParser, TextForm};
+use cairn_chat::{AnswerFormat, Encode, SegmentEvent, SegmentParser, TextForm};
 use cairn_lm::{AnswerStep, Constraint, Grammar, GrammarCompiler};
 
 use crate::EngineError;
@@ -24,8 +24,10 @@ impl AnswerSegments {
         let options = request.segments.as_ref()?;
         let model = &loaded.model;
         let special = model.tokenizer.special_tokens().iter().map(|(text, _)| text.as_str());
-        let format = model.answer_format;
-        let format = if options.reads_calls { format } else { format.without_calls() };
+        let format = match options.reads_calls {
+            true => format(loaded, !options.tools.is_empty()),
+            false => model.answer_format.without_calls(),
+        };
         let parser = SegmentParser::new(format).with_tools(options.tools.clone());
         let parser = parser.without_tokens(special).after_prompt(prompt);
         let form = request.form.as_ref();
@@ -62,6 +64,16 @@ fn text(text: &str) -> Vec<SegmentEvent> {
     if text.is_empty() { Vec::new() } else { vec![SegmentEvent::Text(text.to_owned())] }
 }
 
+/// How an answer marks reasoning and calls. Where the template takes no tools, the prompt has asked for
+/// the generic form of calls.
+fn format(loaded: &Loaded, offers_tools: bool) -> AnswerFormat {
+    let model = &loaded.model;
+    match offers_tools && !model.takes_tools() {
+        true => model.answer_format.with_generic_calls(),
+        false => model.answer_format,
+    }
+}
+
 /// The grammar of an answer, in llguidance's dialect of Lark, if the request asks for a form. Fails
 /// if that cannot be kept to. `prompt` is the rendered prompt.
 pub(crate) fn lark(
@@ -71,7 +83,8 @@ pub(crate) fn lark(
 ) -> Result<Option<String>, EngineError> {
     let Some(form) = &request.form else { return Ok(None) };
     let model = &loaded.model;
-    let lark = model.answer_format.grammar(form, prompt, model.tokenizer.special_tokens());
+    let format = format(loaded, !form.calls.is_empty());
+    let lark = format.grammar(form, prompt, model.tokenizer.special_tokens());
     let lark = lark.ok_or_else(|| EngineError::Form {
         reason: format!("{} has no form of tool calls that is JSON", loaded.name),
     })?;

@@ -81,6 +81,8 @@ pub struct LoadedModelStatus {
     /// The size of the groups in which its keys and values can be quantized; none where they cannot
     /// be.
     pub kv_group_size: Option<i32>,
+    /// Whether its chat template shows tools to it. Otherwise texts tell of them.
+    pub takes_tools: bool,
     /// Whether it has a head that predicts further tokens, as [`crate::Speculation::Mtp`] needs.
     pub has_mtp_head: bool,
     /// See [`ModelOptions::bf16_state`](crate::ModelOptions::bf16_state).

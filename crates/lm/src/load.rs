@@ -101,6 +101,11 @@ impl LoadedModel {
             weight_bytes: weights.num_bytes,
         })
     }
+
+    /// Whether the chat template shows tools to the model. Otherwise texts tell of them.
+    pub fn takes_tools(&self) -> bool {
+        self.tokenizer.chat_template().is_some_and(|template| template.takes_tools())
+    }
 }
 
 fn answer_format(tokenizer: &Tokenizer) -> AnswerFormat {

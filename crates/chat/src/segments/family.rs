@@ -327,6 +327,12 @@ impl AnswerFormat {
         AnswerFormat { reasoning, calls, channels: false }
     }
 
+    /// The format in which calls have the form that a prompt asks for where the model's template takes
+    /// no tools.
+    pub fn with_generic_calls(self) -> AnswerFormat {
+        AnswerFormat { calls: CALLS.iter().find(|row| row.name == "hermes"), ..self }
+    }
+
     /// The format in which tool calls are text. OpenAI's channels stay, which mark text too.
     pub fn without_calls(self) -> AnswerFormat {
         AnswerFormat { calls: None, ..self }

@@ -186,6 +186,11 @@ impl Answer {
         let model = generate.model.clone().unwrap_or_default();
         request.admitted.record.iter().for_each(|record| record.set_model(&model));
         let has_segments = generate.segments.is_some();
+        let offers_tools =
+            generate.segments.as_ref().is_some_and(|segments| !segments.tools.is_empty());
+        if offers_tools && shared.app.tells_of_tools(&model) {
+            request.admitted.record.iter().for_each(|record| record.set_generic_tools());
+        }
         let generation = shared.app.complete(generate);
         Ok(Answer {
             shared: shared.clone(),

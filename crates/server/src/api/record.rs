@@ -1,11 +1,12 @@
 //! What the app's list says of a request. It is added when the last holder of the record drops it:
 //! the request's handler, or an answer that is still written after that.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use cairn_app::completion::GenerationStats;
@@ -18,11 +19,15 @@ use crate::shared::Shared;
 /// The status of a request whose client went away before its end, as nginx calls it.
 const CLIENT_GONE: u16 = 499;
 
+/// Says `generic` where texts tell the model of tools, because its chat template takes none.
+const TOOLS_HEADER: HeaderName = HeaderName::from_static("x-cairn-tools");
+
 /// A request under way.
 #[derive(Debug)]
 pub(super) struct RequestRecord {
     app: Arc<App>,
     request: Mutex<EndedRequest>,
+    has_generic_tools: AtomicBool,
 }
 
 impl RequestRecord {
@@ -37,7 +42,11 @@ impl RequestRecord {
             // What is dropped before its response was dropped by its client.
             status: CLIENT_GONE,
         };
-        Arc::new(RequestRecord { app: app.clone(), request: Mutex::new(request) })
+        Arc::new(RequestRecord {
+            app: app.clone(),
+            request: Mutex::new(request),
+            has_generic_tools: AtomicBool::new(false),
+        })
     }
 
     /// That of a request which [`keep`] has let through.
@@ -53,15 +62,34 @@ impl RequestRecord {
         self.guard().model = Some(name.to_owned());
     }
 
-    /// Its answer has ended as it should.
+    /// Its model is told of tools in texts, because the chat template takes none.
+    pub(super) fn set_generic_tools(&self) {
+        self.has_generic_tools.store(true, Ordering::Relaxed);
+    }
+
+    /// An answer of it has ended as it should. Of several answers the tokens are added up, and their
+    /// times are those of the first that ends.
     pub(super) fn finish(&self, stats: &GenerationStats) {
-        self.guard().figures = Some(ApiFigures {
+        let figures = ApiFigures {
             prompt_tokens: count(stats.num_prompt_tokens),
             cached_tokens: count(stats.num_cached_tokens),
             generation_tokens: count(stats.num_generation_tokens),
             time_to_first_token_ms: stats.time_to_first_token_ms,
             generation_tps: stats.generation_tps,
+        };
+        let mut request = self.guard();
+        request.figures = Some(match request.figures.take() {
+            None => figures,
+            Some(before) => ApiFigures {
+                prompt_tokens: before.prompt_tokens.saturating_add(figures.prompt_tokens),
+                cached_tokens: before.cached_tokens.saturating_add(figures.cached_tokens),
+                generation_tokens: before
+                    .generation_tokens
+                    .saturating_add(figures.generation_tokens),
+                ..before
+            },
         });
+        drop(request);
         self.end(StatusCode::OK);
     }
 
@@ -109,7 +137,10 @@ pub(super) async fn keep(
 ) -> Response {
     let record = RequestRecord::begin(&shared.app, &request);
     request.extensions_mut().insert(record.clone());
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    if record.has_generic_tools.load(Ordering::Relaxed) {
+        response.headers_mut().insert(TOOLS_HEADER, HeaderValue::from_static("generic"));
+    }
     // If somebody else still holds it, its stream has only begun.
     if Arc::strong_count(&record) == 1 {
         record.end(response.status());

@@ -250,7 +250,6 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
         let tools: Vec<Value> = names.iter().map(|name| tool(name)).collect();
         chat(json!({ "tools": tools }))
     };
-    check(path, tools(&["look"]), 400, "takes no tools").await;
     check(path, tools(&["look", "look"]), 400, "`tools[1]`").await;
     check(path, tools(&["look at"]), 400, "`tools[0]`").await;
     let custom = json!([{ "type": "custom", "custom": { "name": "x", "format": null } }]);
@@ -424,6 +423,34 @@ async fn several_prompts_are_continued_as_each_alone() {
         assert_eq!(whole["usage"]["completion_tokens"], num_written);
         assert_eq!(whole["usage"]["total_tokens"], num_read + num_written);
     }
+    running.end().await;
+}
+
+/// The model's chat template takes no tools.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_model_is_told_of_tools() {
+    let running = start_with(&[MODEL]).await;
+    let function = json!({ "name": "look", "parameters": { "type": "object", "properties": {} } });
+    let tools = json!([{ "type": "function", "function": function }]);
+    let body = chat(json!({ "tools": tools, "tool_choice": "required", "max_tokens": 200 }));
+    let path = "/v1/chat/completions";
+    let (status, headers, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(headers.contains("x-cairn-tools: generic"), "{headers}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let call = &answer["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["name"], "look", "{answer}");
+    // What it called and got is part of the next prompt.
+    let mut messages = body["messages"].clone();
+    let result = json!({ "role": "tool", "tool_call_id": call["id"], "content": "There." });
+    let turns = [json!({ "role": "assistant", "tool_calls": [call] }), result];
+    messages.as_array_mut().unwrap().extend(turns);
+    let next = ask(&running, path, &chat(json!({ "tools": tools, "messages": messages }))).await;
+    let num_tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(num_tokens(&next) > num_tokens(&answer) + 30, "{next}");
+    // Without tools nothing is told.
+    let (_, headers, _) = running.send(&post(path), chat(json!({})).to_string().as_bytes()).await;
+    assert!(!headers.contains("x-cairn-tools"), "{headers}");
     running.end().await;
 }
 
