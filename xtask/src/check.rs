@@ -13,9 +13,8 @@ pub fn test() -> Result<()> {
     node::npm(&ui::folder(), &["test"])?;
 
     // Both commands select the same packages: cargo unifies features by selection, and would
-    // otherwise build many crates twice.
-    process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
-    // Not the examples, which `cargo test` would link: the lints compile them, and no test runs one.
+    // otherwise build many crates twice. No test runs the examples, but they have to compile.
+    process::run(process::cargo().args(["build", "--workspace", "--all-targets"]))?;
     let mut tests = process::cargo();
     tests.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
     // Tests fill the cores, and threads of OpenBLAS that find none free wait for one by spinning.
