@@ -273,8 +273,8 @@ async fn restored_caches_equal_the_computed_ones() {
     let cases = cases();
     // Two ways for each case; three times as many are all ways.
     for seed in sweep("restored caches", 2 * cases.len() as u64) {
-        let (turn, number) = (seed as usize / cases.len(), seed as usize % cases.len());
-        let restore = restores[(number + turn % 2 * 3 + turn / 2) % restores.len()];
+        let (round, number) = (seed as usize / cases.len(), seed as usize % cases.len());
+        let restore = restores[(number + round % 2 * 3 + round / 2) % restores.len()];
         let case = &cases[number];
         let model = case.model_folder();
         let reference = reference(case, model.path()).await;
@@ -287,9 +287,9 @@ async fn a_repeated_question_and_another_one_reuse_what_they_share() {
     let cases = cases();
     // One budget for each case; twice as many are both.
     for seed in sweep("repeated questions", cases.len() as u64) {
-        let (turn, number) = (seed as usize / cases.len(), seed as usize % cases.len());
+        let (round, number) = (seed as usize / cases.len(), seed as usize % cases.len());
         let case = &cases[number];
-        let budgets = [ON_DISK, IN_MEMORY][(number + turn) % 2];
+        let budgets = [ON_DISK, IN_MEMORY][(number + round) % 2];
         let model = case.model_folder();
         let reference = reference(case, model.path()).await;
         let temp = fresh_folder();

@@ -3,16 +3,14 @@
 
 use serde_json::Value as Json;
 
-use crate::prompt::TextPlace;
+use crate::Role;
+use crate::retold::{GAP, Retold, has_role, message};
 use crate::turn::{CallArguments, MadeCall, Turn, TurnsPrompt};
-use crate::{Message, Role};
 
-/// Separates what one message says from what is joined to it.
-const GAP: &str = "\n\n";
 /// Begins the list of tools. Where it is missing in a prompt, the template has left the list out.
 pub(crate) const LIST_MARKER: &str = "<tools>";
 
-/// Which message lists the tools.
+/// The message with the list of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListedBy {
     System,
@@ -20,43 +18,35 @@ pub(crate) enum ListedBy {
     User,
 }
 
-/// Rewrites a conversation as messages that tell of the tools, the calls and their results. No two
-/// messages of the user follow each other, which some templates refuse. Breakpoints stay at their texts.
+/// Rewrites a conversation as messages that tell of the tools, the calls and their results. A result
+/// never makes two messages of the user follow each other, which some templates refuse.
 pub(crate) fn told_in_text(prompt: &TurnsPrompt, listed_by: ListedBy) -> TurnsPrompt {
     let mut told = Told::default();
-    let list = list(&prompt.tools);
-    let has_system = is_of(prompt.turns.first(), Role::System);
-    if listed_by == ListedBy::System && !has_system {
-        told.turns.push(message(Role::System, list.clone()));
+    let (turns, list) = (&prompt.turns, list(&prompt.tools));
+    let listing = match listed_by {
+        ListedBy::System => turns.first().filter(|turn| has_role(turn, Role::System)).map(|_| 0),
+        ListedBy::User => turns.iter().position(|turn| has_role(turn, Role::User)),
+    };
+    if listed_by == ListedBy::System && listing.is_none() {
+        told.retold.add(message(Role::System, list.clone()));
     }
-    let mut is_listed = listed_by == ListedBy::System;
-    for (index, turn) in prompt.turns.iter().enumerate() {
-        if index == 0 && has_system && listed_by == ListedBy::System {
-            told.places.push((0, 0));
-            let content = format!("{}{GAP}{list}", turn.content());
-            told.turns.push(message(Role::System, content));
-        } else if !is_listed && is_of(Some(turn), Role::User) {
-            is_listed = true;
-            told.places.push((told.turns.len(), list.len() + GAP.len()));
-            let content = format!("{list}{GAP}{}", turn.content());
-            told.turns.push(message(Role::User, content));
-        } else {
+    for (index, turn) in turns.iter().enumerate() {
+        let content = turn.content();
+        if listing != Some(index) {
             told.add(turn);
+        } else if listed_by == ListedBy::System {
+            told.retold.push(message(Role::System, format!("{content}{GAP}{list}")), 0);
+        } else {
+            let before = format!("{list}{GAP}");
+            told.retold.push(message(Role::User, format!("{before}{content}")), before.len());
         }
     }
-    let place = |at: &TextPlace| {
-        let (turn, num_before) = *told.places.get(at.turn)?;
-        Some(TextPlace { turn, num_bytes: num_before + at.num_bytes })
-    };
-    let breakpoints = prompt.breakpoints.iter().filter_map(place).collect();
-    TurnsPrompt { turns: told.turns, tools: Vec::new(), end: prompt.end, breakpoints }
+    told.retold.into_prompt(prompt, Vec::new())
 }
 
 #[derive(Default)]
 struct Told {
-    turns: Vec<Turn>,
-    /// For each given turn, the turn that has its text now, and how many bytes come before it there.
-    places: Vec<(usize, usize)>,
+    retold: Retold,
     /// Whether the last turn has results, so that the user's next message joins it.
     has_results: bool,
 }
@@ -65,49 +55,26 @@ impl Told {
     fn add(&mut self, turn: &Turn) {
         match turn {
             Turn::Answer { content, calls, .. } => {
-                self.places.push((self.turns.len(), 0));
-                let mut content = content.clone();
-                for call in calls {
-                    if !content.is_empty() {
-                        content.push('\n');
-                    }
-                    content += &written(call);
-                }
-                self.turns.push(message(Role::Assistant, content));
-                self.has_results = false;
+                let parts = Some(content.clone()).filter(|content| !content.is_empty());
+                let parts: Vec<String> =
+                    parts.into_iter().chain(calls.iter().map(written)).collect();
+                self.retold.push(message(Role::Assistant, parts.join("\n")), 0);
             }
             Turn::Result { content, .. } => {
-                const OPEN: &str = "<tool_response>\n";
-                self.join(OPEN, content, "\n</tool_response>", true);
+                let (open, close) = ("<tool_response>\n", "\n</tool_response>");
+                if !self.retold.join(&format!("\n{open}"), content, close) {
+                    let told = format!("{open}{content}{close}");
+                    self.retold.push(message(Role::User, told), open.len());
+                }
             }
-            turn if is_of(Some(turn), Role::User) => self.join("", turn.content(), "", false),
             turn => {
-                self.places.push((self.turns.len(), 0));
-                self.turns.push(turn.clone());
-                self.has_results = false;
+                let joins = self.has_results && has_role(turn, Role::User);
+                if !(joins && self.retold.join(GAP, turn.content(), "")) {
+                    self.retold.push(turn.clone(), 0);
+                }
             }
         }
-    }
-
-    /// Adds a text of the user's side, to the last message if there is one that it continues.
-    fn join(&mut self, before: &str, text: &str, after: &str, is_result: bool) {
-        if (self.has_results || is_result)
-            && let Some(Turn::Message(last)) = self.turns.last_mut()
-            && last.role == Role::User
-        {
-            last.content += if is_result { "\n" } else { GAP };
-            last.content += before;
-            let num_before = last.content.len();
-            last.content += text;
-            last.content += after;
-            // The stored tokens are those of the text before.
-            last.token_ids = None;
-            self.places.push((self.turns.len() - 1, num_before));
-        } else {
-            self.places.push((self.turns.len(), before.len()));
-            self.turns.push(message(Role::User, format!("{before}{text}{after}")));
-        }
-        self.has_results = is_result;
+        self.has_results = matches!(turn, Turn::Result { .. });
     }
 }
 
@@ -132,12 +99,4 @@ fn written(call: &MadeCall) -> String {
         CallArguments::Text(text) => text.clone(),
     };
     format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
-}
-
-fn is_of(turn: Option<&Turn>, role: Role) -> bool {
-    matches!(turn, Some(Turn::Message(message)) if message.role == role)
-}
-
-fn message(role: Role, content: String) -> Turn {
-    Turn::Message(Message { role, content, token_ids: None })
 }

@@ -51,6 +51,7 @@ mod message;
 mod open_turn;
 mod prompt;
 mod python_json;
+mod retold;
 mod sampling;
 mod sandbox;
 mod segments;

@@ -24,9 +24,10 @@ impl AnswerSegments {
         let options = request.segments.as_ref()?;
         let model = &loaded.model;
         let special = model.tokenizer.special_tokens().iter().map(|(text, _)| text.as_str());
-        let format = match options.reads_calls {
-            true => format(loaded, !options.tools.is_empty()),
-            false => model.answer_format.without_calls(),
+        let format = if options.reads_calls {
+            format(loaded, !options.tools.is_empty())
+        } else {
+            model.answer_format.without_calls()
         };
         let parser = SegmentParser::new(format).with_tools(options.tools.clone());
         let parser = parser.without_tokens(special).after_prompt(prompt);
@@ -68,9 +69,10 @@ fn text(text: &str) -> Vec<SegmentEvent> {
 /// the generic form of calls.
 fn format(loaded: &Loaded, offers_tools: bool) -> AnswerFormat {
     let model = &loaded.model;
-    match offers_tools && !model.takes_tools() {
-        true => model.answer_format.with_generic_calls(),
-        false => model.answer_format,
+    if offers_tools && !model.takes_tools() {
+        model.answer_format.with_generic_calls()
+    } else {
+        model.answer_format
     }
 }
 

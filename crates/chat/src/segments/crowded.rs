@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::formats::{OF_LIST, OF_NAMES, OF_SCHEMA};
 use super::grammar::{AnswerForm, TextForm, json_rule};
+use super::inner::{Inner, inner};
 
 /// Parser items an optional property takes: 499 properties stay below its limit of 2,000 items.
 const ITEMS_PER_PROPERTY: usize = 4;
@@ -97,25 +97,9 @@ impl<'a> Search<'a> {
         if is_crowded && !is_choice {
             found.push(self.place(&pointer, crowd));
         }
-        for (name, value) in fields {
-            let pointer = format!("{pointer}/{}", escaped(name));
-            match value {
-                Value::Object(_) if OF_SCHEMA.contains(&name.as_str()) => {
-                    self.visit(value, pointer, false, found);
-                }
-                Value::Array(schemas) if OF_LIST.contains(&name.as_str()) => {
-                    let is_choice = is_crowded && name != "prefixItems";
-                    for (index, schema) in schemas.iter().enumerate() {
-                        self.visit(schema, format!("{pointer}/{index}"), is_choice, found);
-                    }
-                }
-                Value::Object(schemas) if OF_NAMES.contains(&name.as_str()) => {
-                    for (name, schema) in schemas {
-                        self.visit(schema, format!("{pointer}/{}", escaped(name)), false, found);
-                    }
-                }
-                _ => {}
-            }
+        for Inner { keyword, is_listed, pointer: place, schema } in inner(fields) {
+            let is_choice = is_crowded && is_listed && keyword != "prefixItems";
+            self.visit(schema, format!("{pointer}{place}"), is_choice, found);
         }
     }
 
@@ -192,11 +176,6 @@ fn move_references(value: &mut Value, to: &str) {
         }
         _ => {}
     }
-}
-
-/// A name in a JSON pointer.
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::inner::each_inner_mut;
+
 /// A date that exists, at the beginning of a text.
 const DATE: &str = concat!(
     "^(?:[0-9]{4}-(?:0[13-9]|1[0-2])|[0-9]{4}-02-(?:[01][0-9]|2[0-8])|",
@@ -11,26 +13,10 @@ const DATE: &str = concat!(
 /// Seconds without the leap second, at the beginning of a text or behind a date.
 const SECONDS: &str = "^[^:]*:[0-9]{2}:[0-5]";
 
-/// Keywords whose value is a schema, a list of schemas, or an object of schemas by name.
-pub(super) const OF_SCHEMA: [&str; 3] = ["items", "additionalProperties", "additionalItems"];
-pub(super) const OF_LIST: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
-pub(super) const OF_NAMES: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-
 /// Adds to a schema and those in it what its formats need.
 pub(super) fn tighten(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
-    for (name, value) in fields.iter_mut() {
-        match value {
-            Value::Object(_) if OF_SCHEMA.contains(&name.as_str()) => tighten(value),
-            Value::Array(schemas) if OF_LIST.contains(&name.as_str()) => {
-                schemas.iter_mut().for_each(tighten);
-            }
-            Value::Object(schemas) if OF_NAMES.contains(&name.as_str()) => {
-                schemas.values_mut().for_each(tighten);
-            }
-            _ => {}
-        }
-    }
+    each_inner_mut(fields, tighten);
     let patterns: &[&str] = match fields.get("format").and_then(Value::as_str) {
         Some("date") => &[DATE],
         Some("time") => &[SECONDS],

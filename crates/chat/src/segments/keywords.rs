@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::formats::{OF_LIST, OF_NAMES, OF_SCHEMA};
+use super::inner::{each_inner_mut, inner};
 
 /// Formats of strings that llguidance has a pattern for.
 const FORMATS: [&str; 10] =
@@ -22,18 +22,7 @@ pub(super) fn translate(root: &mut Value) {
 
 fn translate_each(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
-    for (name, value) in fields.iter_mut() {
-        match value {
-            Value::Object(_) if OF_SCHEMA.contains(&name.as_str()) => translate_each(value),
-            Value::Array(schemas) if OF_LIST.contains(&name.as_str()) => {
-                schemas.iter_mut().for_each(translate_each);
-            }
-            Value::Object(schemas) if OF_NAMES.contains(&name.as_str()) => {
-                schemas.values_mut().for_each(translate_each);
-            }
-            _ => {}
-        }
-    }
+    each_inner_mut(fields, translate_each);
     let is_unknown = |format: &str| !FORMATS.contains(&format);
     if fields.get("format").and_then(Value::as_str).is_some_and(is_unknown) {
         fields.remove("format");
@@ -71,22 +60,18 @@ fn name_properties(fields: &mut Map<String, Value>, names: &Value) {
 /// them apart. Where it may be left out, more than one of them would hold.
 fn tags(root: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    find_tags(root, root, &mut String::new(), &mut found);
+    find_tags(root, root, "", &mut found);
     found
 }
 
-fn find_tags(root: &Value, schema: &Value, at: &mut String, found: &mut Vec<(String, String)>) {
+fn find_tags(root: &Value, schema: &Value, at: &str, found: &mut Vec<(String, String)>) {
     let Value::Object(fields) = schema else { return };
     if let Some(Value::Array(branches)) = fields.get("oneOf") {
-        let places: Option<Vec<String>> = branches
-            .iter()
-            .enumerate()
-            .map(|(index, branch)| match branch.get("$ref").and_then(Value::as_str) {
-                Some(target) => target.strip_prefix('#').map(str::to_owned),
-                None => Some(format!("{at}/oneOf/{index}")),
-            })
-            .collect();
-        let places = places.unwrap_or_default();
+        let place = |(index, branch): (usize, &Value)| match branch["$ref"].as_str() {
+            Some(target) => target.strip_prefix('#').map(str::to_owned),
+            None => Some(format!("{at}/oneOf/{index}")),
+        };
+        let places: Vec<String> = branches.iter().enumerate().filter_map(place).collect();
         let objects: Vec<&Value> = places.iter().filter_map(|at| root.pointer(at)).collect();
         if objects.len() == branches.len()
             && let Some(tag) = tag(&objects)
@@ -94,30 +79,8 @@ fn find_tags(root: &Value, schema: &Value, at: &mut String, found: &mut Vec<(Str
             found.extend(places.into_iter().map(|place| (place, tag.clone())));
         }
     }
-    let length = at.len();
-    let mut visit = |step: &[&str], inner: &Value| {
-        for part in step {
-            at.push('/');
-            *at += &part.replace('~', "~0").replace('/', "~1");
-        }
-        find_tags(root, inner, at, found);
-        at.truncate(length);
-    };
-    for (name, value) in fields {
-        match value {
-            Value::Object(_) if OF_SCHEMA.contains(&name.as_str()) => visit(&[name], value),
-            Value::Array(schemas) if OF_LIST.contains(&name.as_str()) => {
-                for (index, inner) in schemas.iter().enumerate() {
-                    visit(&[name, &index.to_string()], inner);
-                }
-            }
-            Value::Object(schemas) if OF_NAMES.contains(&name.as_str()) => {
-                for (inner_name, inner) in schemas {
-                    visit(&[name, inner_name], inner);
-                }
-            }
-            _ => {}
-        }
+    for place in inner(fields) {
+        find_tags(root, place.schema, &format!("{at}{}", place.pointer), found);
     }
 }
 

@@ -43,6 +43,7 @@ mod events;
 mod family;
 mod formats;
 mod grammar;
+mod inner;
 mod json;
 mod keywords;
 mod marked;

@@ -38,21 +38,22 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         let streams = body.fields.stream.unwrap_or(false);
         let options = body.fields.stream_options.as_ref();
         let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        Ok((questions(body)?, streams, includes_usage))
-    });
-    let (questions, streams, includes_usage) = read.await?;
-    let answers = questions.into_iter().map(|question| Answer::begin(shared, question));
-    let mut answers = try_join_all(answers).await?;
-    if streams {
-        let (Some(answer), true) = (answers.pop(), answers.is_empty()) else {
+        let questions = questions(body)?;
+        if streams && questions.len() > 1 {
             let message = "Several prompts are answered at once only without `stream`.";
             return Err(ApiError::invalid("stream", message));
-        };
+        }
+        Ok((questions, streams, includes_usage))
+    });
+    let (mut questions, streams, includes_usage) = read.await?;
+    if streams && let Some(question) = questions.pop() {
+        let answer = Answer::begin(shared, question).await?;
         let chunk = response(answer.model.clone());
         let chunks = Chunks { chunk, includes_usage, num_chars: 0 };
         return stream::response(answer, chunks).await;
     }
-    let answers = try_join_all(answers.into_iter().map(Answer::whole)).await?;
+    let whole = async |question| Answer::begin(shared, question).await?.whole().await;
+    let answers = try_join_all(questions.into_iter().map(whole)).await?;
     let model = answers.first().map(|answer| answer.model.clone()).unwrap_or_default();
     let ends = answers.iter().map(|answer| answer.end.clone());
     let usage = ends.reduce(Ending::with_tokens_of).map(|end| usage(&end));

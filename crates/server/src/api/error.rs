@@ -48,8 +48,8 @@ pub(crate) struct ApiError {
 /// words of their vendor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Overflow {
-    num_tokens: usize,
-    context_length: usize,
+    num_tokens: u64,
+    context_length: u64,
 }
 
 impl Overflow {
@@ -274,10 +274,9 @@ impl From<EngineError> for ApiError {
         let param = error.parameter().map(str::to_owned);
         let failure = Failure::from(error);
         let overflow = match failure.kind.as_deref() {
-            Some(&FailureKind::ContextFull { tokens, context_length }) => Some(Overflow {
-                num_tokens: tokens as usize,
-                context_length: context_length as usize,
-            }),
+            Some(&FailureKind::ContextFull { tokens, context_length }) => {
+                Some(Overflow { num_tokens: tokens, context_length })
+            }
             _ => None,
         };
         ApiError { code, param, overflow, ..Self::new(status, failure.message) }
