@@ -214,7 +214,7 @@ export class App {
       this.folders.receive(reply.folders);
       this.presets.receive(reply.presets);
       this.personas.receive(reply.personas);
-      this.chat.start(reply.conversations, !this.isReady);
+      this.chat.start(reply.conversations, !this.isReady, reply.interrupted);
       this.isReady = true;
       this.problem = null;
       this.cache.receive({ type: 'named_caches', named: reply.named });

@@ -265,6 +265,7 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
         named,
         downloads,
         model_import,
+        interrupted: app.store.take_interrupted(),
     })
 }
 

@@ -440,6 +440,9 @@ pub enum Reply {
         downloads: Vec<Download>,
         /// The import of a model that is under way.
         model_import: Option<ModelImport>,
+        /// The conversation of the newest answer that the end of the last run interrupted. Only the
+        /// first page after a start is told of it.
+        interrupted: Option<String>,
     },
     Conversation {
         conversation: Conversation,

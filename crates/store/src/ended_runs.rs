@@ -25,11 +25,11 @@ impl Store {
 }
 
 /// Finishes the rows of runs that have ended: streaming messages become interrupted, and deletions
-/// final.
+/// final. Returns the conversation of the newest message that was interrupted.
 pub(crate) async fn finish_ended_runs(
     folder: &Path,
     writer: &SqlitePool,
-) -> Result<(), sqlx::Error> {
+) -> Result<Option<String>, sqlx::Error> {
     let mut tx = writer.begin_with("begin immediate").await?;
     let runs: BTreeSet<String> = sqlx::query_scalar(
         "select run_id from messages where run_id is not null
@@ -47,21 +47,29 @@ pub(crate) async fn finish_ended_runs(
     .await?
     .into_iter()
     .collect();
+    let mut newest = None;
     for run in runs.iter().filter(|run| !run::is_alive(folder, run)) {
-        interrupt(&mut tx, run).await?;
+        newest = newest.max(interrupt(&mut tx, run).await?);
         purge_run(&mut tx, run).await?;
     }
-    tx.commit().await
+    let conversation = sqlx::query_scalar("select conversation_id from messages where seq = ?")
+        .bind(newest)
+        .fetch_optional(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(conversation)
 }
 
-/// Ends the answers that a run was writing.
-async fn interrupt(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Error> {
+/// Ends the answers that a run was writing, and returns the `seq` of the newest.
+async fn interrupt(tx: &mut SqliteConnection, run: &str) -> Result<Option<i64>, sqlx::Error> {
     let rows = sqlx::query("select seq, text, segments from messages where run_id = ?")
         .bind(run)
         .fetch_all(&mut *tx)
         .await?;
+    let mut newest = None;
     for row in rows {
         let seq: i64 = row.try_get("seq")?;
+        newest = newest.max(Some(seq));
         sqlx::query(
             "update messages set status = 'interrupted', run_id = null, search_text = ? where seq = ?",
         )
@@ -74,7 +82,7 @@ async fn interrupt(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Err
             .execute(&mut *tx)
             .await?;
     }
-    Ok(())
+    Ok(newest)
 }
 
 /// Removes for good what a run has deleted.

@@ -1,8 +1,8 @@
 //! The database file: opening it, its connections, its transactions.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
@@ -42,6 +42,8 @@ pub struct Store {
     pub(crate) open_file: OpenFile,
     /// Says that documents were added, which are not indexed for search yet.
     pub(crate) new_documents: Notify,
+    /// The conversation of the newest answer that opening the file found interrupted.
+    interrupted: Mutex<Option<String>>,
 }
 
 impl Store {
@@ -66,8 +68,8 @@ impl Store {
         let writer = connect_writer(path, num_connections, renewed_at.clone())
             .await
             .map_err(|error| StoreError::from_sqlx(path, error))?;
-        let run = match prepare(path, &folder, &writer, &other_writers).await {
-            Ok(run) => run,
+        let (run, interrupted) = match prepare(path, &folder, &writer, &other_writers).await {
+            Ok(prepared) => prepared,
             Err(error) => {
                 // Waits until the connection has ended, so that no write-ahead log stays beside a
                 // file that is refused.
@@ -95,6 +97,7 @@ impl Store {
             other_writers,
             open_file,
             new_documents: Notify::new(),
+            interrupted: Mutex::new(interrupted),
         })
     }
 
@@ -125,6 +128,7 @@ impl Store {
             other_writers: OtherWriters::default(),
             open_file: OpenFile::default(),
             new_documents: Notify::new(),
+            interrupted: Mutex::default(),
         })
     }
 
@@ -152,6 +156,12 @@ impl Store {
     /// The database file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The conversation of the newest answer that opening the file found interrupted: told once, for
+    /// the first page that is shown.
+    pub fn take_interrupted(&self) -> Option<String> {
+        self.interrupted.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Begins a transaction that may write. It takes the write lock at once, so that a later
@@ -251,13 +261,14 @@ async fn connect_writer(
         .await
 }
 
-/// Migrates the file to this version and begins a run on it.
+/// Migrates the file to this version and begins a run on it. Returns the conversation of the newest
+/// answer that was interrupted, too.
 async fn prepare(
     path: &Path,
     folder: &Path,
     writer: &SqlitePool,
     other_writers: &OtherWriters,
-) -> Result<Run, StoreError> {
+) -> Result<(Run, Option<String>), StoreError> {
     let version = version(path, writer).await?;
     if 0 < version && version < known_version() {
         backup::back_up(path, version, writer).await?;
@@ -266,12 +277,14 @@ async fn prepare(
     let noted = table_roots::note(path, writer, known_version()).await;
     noted.map_err(|error| StoreError::from_sqlx(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
-    finish_ended_runs(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    let interrupted = finish_ended_runs(folder, writer)
+        .await
+        .map_err(|error| StoreError::from_sqlx(path, error))?;
     chunks::remove_nameless(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     other_writers.have_written(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     run::remove_ended(folder);
     backup::remove_unfinished(path);
-    Ok(run)
+    Ok((run, interrupted))
 }
 
 /// The version of the file's tables; 0 for a new file. A version that this program does not know is

@@ -160,7 +160,7 @@ export class ChatStore {
   }
 
   /** Replaces the list; the first call also opens the conversation that was open last. */
-  start(conversations: Conversation[], isFirst: boolean): void {
+  start(conversations: Conversation[], isFirst: boolean, interrupted: string | null = null): void {
     const before = this.selected;
     const listed = new Set(conversations.map(({ id }) => id));
     const made = this.list.items.filter(({ id }) => this.#madeMeanwhile.has(id) && !listed.has(id));
@@ -172,7 +172,9 @@ export class ChatStore {
     this.queue.keep(conversations.map(({ id }) => id));
     this.folded.keep(conversations.map(({ id }) => id));
     void this.compare.restore((id) => this.list.get(id) !== undefined);
-    const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.listed[0]?.id ?? null;
+    // A crash takes along what a web view had not written yet: the chat that was selected last.
+    const kept = this.#options.storage?.getItem(SELECTED_KEY) ?? null;
+    const wanted = kept || interrupted || (kept === null ? (this.list.listed[0]?.id ?? null) : null);
     this.select(this.list.get(wanted) ? wanted : null);
   }
 

@@ -515,6 +515,17 @@ test('a finished answer is read out, tokens are not', async () => {
   expect(before).toBe('');
 });
 
+test('after a crash, the chat whose answer was interrupted is open where no other was', async () => {
+  const interrupted = { conversations: three, interrupted: 'b' };
+  expect((await start(interrupted)).chat.selectedId).toBe('b');
+  localStorage.setItem('cairn.conversation', '');
+  expect((await start(interrupted)).chat.selectedId).toBe('b');
+  localStorage.setItem('cairn.conversation', 'c');
+  expect((await start(interrupted)).chat.selectedId).toBe('c');
+  localStorage.setItem('cairn.conversation', '');
+  expect((await start({ conversations: three })).chat.selectedId).toBe(null);
+});
+
 test('events that come before the state are applied after it', async () => {
   const platform = new FakePlatform();
   const state = gate<Reply>();

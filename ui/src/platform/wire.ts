@@ -137,7 +137,12 @@ export type Reply = { "type": "done" }
 /**
  * The import of a model that is under way.
  */
-model_import: ModelImport | null, }
+model_import: ModelImport | null,
+/**
+ * The conversation of the newest answer that the end of the last run interrupted. Only the
+ * first page after a start is told of it.
+ */
+interrupted: string | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "documents", attached: AttachedDocuments, }
   | { "type": "document_text", document: Document, text: string, }

@@ -545,6 +545,7 @@ export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>>
     named: [],
     downloads: [],
     model_import: null,
+    interrupted: null,
     ...change,
   };
 }

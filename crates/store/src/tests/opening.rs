@@ -113,6 +113,7 @@ async fn an_answer_that_was_being_written_is_interrupted_with_its_text() {
         (read.status, read.text.as_str(), read.token_ids),
         (MessageStatus::Interrupted, "half an ans", Some(vec![4, 5]))
     );
+    assert_eq!([store.take_interrupted(), store.take_interrupted()], [Some(id.clone()), None]);
     let broken_off = store.broken_off_answers().await.unwrap();
     assert_eq!(broken_off.into_iter().collect::<Vec<_>>(), [assistant.id.as_str()]);
     turn(&store, &id, "q2", "a2").await;
