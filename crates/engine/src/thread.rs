@@ -15,12 +15,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use cairn_chat::Encode;
-use cairn_lm::ModelMemory;
 use cairn_lm::batch::BatchOptions;
+use cairn_lm::{ModelMemory, memory};
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::Admission;
@@ -51,6 +52,10 @@ const SHORT_CONVERSATION_TOKENS: usize = 256;
 /// Memory is reserved for at most so many tokens of an answer: most end before their limit.
 const LONG_ANSWER_TOKENS: usize = 4096;
 
+/// After so long without work, freed memory goes back to the system. Whoever asks again sooner would
+/// have to get it from there again.
+const IDLE_BEFORE_TRIM: Duration = Duration::from_secs(2);
+
 /// The state of the loop. A load under way holds a second handle to it.
 pub(crate) struct EngineLoop {
     pub(crate) worker: Worker,
@@ -69,6 +74,8 @@ pub(crate) struct EngineLoop {
     loading: Option<LoadReply>,
     /// Whether that is to end.
     is_load_cancelled: bool,
+    /// Whether a job has come since freed memory last went back to the system.
+    has_worked: bool,
 }
 
 /// What the thread does after a turn of the loop.
@@ -113,15 +120,16 @@ impl EngineLoop {
             unloading: Vec::new(),
             loading: None,
             is_load_cancelled: false,
+            has_worked: false,
         }
     }
 
     fn turn(&mut self) -> Next {
         // A load that has just ended may have taken the job that wakes the loop.
         if self.is_idle() && !self.is_closing() {
-            match self.jobs.recv() {
-                Ok(job) => self.accept(job),
-                Err(_) => return Next::End,
+            match self.next_job() {
+                Some(job) => self.accept(job),
+                None => return Next::End,
             }
         }
         self.take_jobs();
@@ -131,6 +139,18 @@ impl EngineLoop {
         }
         self.advance();
         self.loads.pop_front().map_or(Next::Turn, Next::Load)
+    }
+
+    /// Waits for a job, and gives memory back meanwhile; `None` when no more can come.
+    fn next_job(&mut self) -> Option<Job> {
+        if std::mem::take(&mut self.has_worked) {
+            match self.jobs.recv_timeout(IDLE_BEFORE_TRIM) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Timeout) => memory::trim(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        self.jobs.recv().ok()
     }
 
     /// What becomes of a request for an answer. It waits for memory behind others of its model.
@@ -231,6 +251,7 @@ impl EngineLoop {
 
     /// Answers a job, or queues it.
     fn accept(&mut self, job: Job) {
+        self.has_worked = true;
         match (job.needs(), job) {
             (_, Job::Load(job)) => self.loads.push_back(job),
             (_, Job::FlushCache { reply }) => self.flushes.push(reply),

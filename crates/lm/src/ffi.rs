@@ -888,6 +888,17 @@ pub fn graph_operations(outputs: &[&Array]) -> Result<Vec<String>> {
     Ok(dot.lines().filter_map(name).collect())
 }
 
+/// Gives the pages of freed memory back to the system, also those between pages in use, which glibc
+/// otherwise keeps. Returns whether any went back.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) fn trim_heap() -> bool {
+    unsafe extern "C" {
+        fn malloc_trim(pad: usize) -> i32;
+    }
+    // SAFETY: may be called at any time and from any thread.
+    unsafe { malloc_trim(0) != 0 }
+}
+
 unsafe extern "C" {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut mlx_sys::FILE;
     fn fclose(stream: *mut mlx_sys::FILE) -> i32;
