@@ -1,6 +1,6 @@
 //! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn, and that
-//! Python's huggingface_hub shares the cache of models with it, and that the vendors' clients speak
-//! to its API (`api_clients.rs`).
+//! Python's huggingface_hub shares the cache of models with it, that coding agents work with it
+//! (`agents.rs`), and that the vendors' clients speak to its API (`api_clients.rs`).
 //!
 //! It needs Python and, the first time, a network, so it is no part of `make test`.
 
@@ -9,21 +9,32 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{api_clients, check, mlx, oracle, process, root, starter};
+use crate::{agents, api_clients, check, mlx, oracle, process, root, starter};
 
 /// Exports a prompt and a conversation of a tiny model and of the starter, and continues them in
-/// mlx-lm; then downloads; then the API, or `only_api`.
-pub fn run(only_api: bool) -> Result<()> {
+/// mlx-lm; then downloads, agents and the API.
+pub fn run() -> Result<()> {
     mlx::make()?;
-    if !only_api {
-        check_files()?;
-    }
-    // The engine's example has the scripted model built in, which the recordings want.
+    check_files()?;
+    run_agents()?;
+    run_api()
+}
+
+/// Coding agents alone.
+pub fn run_agents() -> Result<()> {
+    build()?;
+    agents::run()
+}
+
+/// The vendors' clients alone.
+pub fn run_api() -> Result<()> {
     build()?;
     api_clients::run(&root().join("target/debug/cairn"))
 }
 
+/// The engine's example has the scripted model built in, which agents and recordings want.
 fn build() -> Result<()> {
+    mlx::make()?;
     let binaries = ["build", "--bin", "cairn", "--bin", "fake-hub", "--example", "exports"];
     let packages = ["-p", "cairn-cli", "-p", "cairn-engine", "-p", "cairn-fake-hub"];
     process::run(process::cargo().args(binaries).args(packages))

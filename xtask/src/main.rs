@@ -1,6 +1,7 @@
 //! Chores of the Cairn workspace: `cargo xtask <command>`. Each is idempotent and says what it does
 //! on stderr.
 
+mod agents;
 mod api_clients;
 mod app;
 mod bench;
@@ -55,12 +56,15 @@ enum Chore {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Continue prompts from files of Cairn in mlx-lm, share downloads with huggingface_hub, and
-    /// record the vendors' clients at the API. Needs Python.
+    /// Continue prompts from files of Cairn in mlx-lm, share downloads with huggingface_hub, run coding
+    /// agents, and record the vendors' clients at the API. Needs Python.
     Interop {
         /// Only the clients of the API.
         #[arg(long)]
         api: bool,
+        /// Only the coding agents.
+        #[arg(long, conflicts_with = "api")]
+        agents: bool,
     },
     /// Set up, and draw every state of the interface.
     Pictures,
@@ -134,7 +138,9 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bundle => bundle::run(),
         Chore::Test => check::test(),
         Chore::Soak { minutes, seed } => soak::run(minutes, seed),
-        Chore::Interop { api } => interop::run(api),
+        Chore::Interop { api: true, .. } => interop::run_api(),
+        Chore::Interop { agents: true, .. } => interop::run_agents(),
+        Chore::Interop { .. } => interop::run(),
         Chore::Pictures => check::pictures(),
         Chore::Lint { no_clippy } => check::lint(!no_clippy),
         Chore::Bench => bench::run(),

@@ -43,6 +43,11 @@ pub fn clients_python() -> Result<PathBuf> {
     Ok(environment("api-clients", &["openai==3.54.0", "anthropic==2.12.0"])?.join("python"))
 }
 
+/// The folder of aider, a coding agent that is a Python program.
+pub fn aider() -> Result<PathBuf> {
+    environment("aider", &["aider-chat==0.86.2"])
+}
+
 /// Schemathesis, which sends what an OpenAPI document allows and what it forbids.
 pub fn schemathesis() -> Result<PathBuf> {
     Ok(environment("schemathesis", &["schemathesis==4.32.5"])?.join("schemathesis"))
