@@ -20,7 +20,7 @@ mod json_lines;
 mod model_folders;
 mod models;
 mod output;
-mod perplexity;
+mod rounding;
 mod score;
 mod serve;
 mod session;

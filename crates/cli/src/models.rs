@@ -19,7 +19,7 @@ use crate::input::read_text;
 use crate::model_folders::{find_model, model_folders};
 use crate::output::{self, note};
 use crate::signals::{stoppable, unless_stopped};
-use crate::{download, perplexity};
+use crate::{download, rounding};
 
 pub async fn run(command: Models) -> Result<()> {
     if let Models::List { .. } | Models::Delete(_) | Models::Import(_) = command {
@@ -154,7 +154,7 @@ fn import(arguments: &Import, mut stopped: watch::Receiver<bool>) -> Result<()> 
     let is_stopped = stopped.clone();
     let measured = Handle::current().block_on(async {
         tokio::select! {
-            said = perplexity::say(&arguments.file, &folder, is_rounded, &is_stopped) => said,
+            said = rounding::say(&arguments.file, &folder, is_rounded, &is_stopped) => said,
             _ = stopped.wait_for(|is_stopped| *is_stopped) => Err(anyhow!("it was stopped")),
         }
     });
