@@ -34,7 +34,9 @@ use crate::models::measurements::Measurements;
 use crate::models::removed_revisions::RemovedRevisions;
 use crate::models::running_import::RunningImport;
 use crate::monitor::recent::Monitor;
-use crate::options::ForcedSpeculation;
+use crate::options::{
+    AnswerDefaults, ForcedKvQuantization, ForcedSpeculation, SavedContextOptions,
+};
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Event, Failure, NoticeKind, NoticeLevel};
 
@@ -111,6 +113,12 @@ pub struct App {
     pub(crate) forced_speculation: Option<ForcedSpeculation>,
     /// See [`crate::Options::snapkv`].
     pub(crate) forced_snapkv: Option<SnapKv>,
+    /// See [`crate::Options::kv_quantization`].
+    pub(crate) forced_kv_quantization: Option<ForcedKvQuantization>,
+    /// See [`crate::Options::answer_defaults`].
+    pub(crate) answer_defaults: AnswerDefaults,
+    /// See [`crate::Options::saved_context`].
+    pub(crate) saved_context: SavedContextOptions,
     /// See [`crate::Options::compresses_cache`].
     pub(crate) forces_compression: bool,
     pub(crate) lock: Mutex<Option<FolderLock>>,
@@ -230,10 +238,15 @@ impl App {
         model: Option<&LoadedModelStatus>,
     ) -> (KvCacheOptions, Speculation) {
         let speculation = self.speculation(settings, model);
-        let mut kv_cache = match self.forced_snapkv {
+        let group_size = model.and_then(|model| model.kv_group_size);
+        let mut kv_cache = match (self.forced_snapkv, self.forced_kv_quantization) {
             // Quantized keys and values are all kept, so the two exclude each other.
-            Some(snapkv) => KvCacheOptions { snapkv: Some(snapkv), ..KvCacheOptions::default() },
-            None => convert::kv_cache(settings, model.and_then(|model| model.kv_group_size)),
+            (snapkv @ Some(_), _) => KvCacheOptions { snapkv, ..KvCacheOptions::default() },
+            (None, Some(forced)) => {
+                let quantization = forced.for_model(group_size);
+                KvCacheOptions { quantization, ..KvCacheOptions::default() }
+            }
+            (None, None) => convert::kv_cache(settings, group_size),
         };
         if matches!(speculation, Speculation::Draft { .. }) {
             // It needs all of a long prompt. What the program was started with counts before the
@@ -249,6 +262,12 @@ impl App {
         if let Some(cache) = self.engine.cache() {
             cache.set_file_coding(coding);
         }
+    }
+
+    /// Gives saved context the room that these settings say.
+    pub(crate) fn follow_cache_budgets(&self, settings: &Settings) {
+        let (disk_bytes, memory_bytes) = self.saved_context.budgets(settings);
+        self.engine.set_cache_budgets(disk_bytes, memory_bytes);
     }
 
     /// What proposes tokens for an answer of this model with these settings. A draft model that is set for

@@ -100,7 +100,8 @@ impl Completion {
 
 impl App {
     /// A request to a model on this machine, which is loaded beside the chats' if need be; without
-    /// a name the loaded one answers. Sampling and limits are those set for the model.
+    /// a name the loaded one answers. Sampling and limits follow
+    /// [`crate::Options::answer_defaults`], then the model's settings.
     pub async fn completion(
         self: &Arc<Self>,
         model: Option<&str>,
@@ -111,7 +112,7 @@ impl App {
         let settings = settings::of_loaded(self, &model).await?;
         let status = loaded_status(self, &model);
         let (kv_cache, speculation) = self.decoding(&settings, status.as_ref());
-        Ok(GenerateRequest {
+        let mut request = GenerateRequest {
             sampling: sampling(&settings),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
@@ -119,7 +120,14 @@ impl App {
             speculation,
             model: Some(model),
             ..GenerateRequest::new(prompt)
-        })
+        };
+        self.answer_defaults.apply(&mut request);
+        Ok(request)
+    }
+
+    /// The longest answer of a request that says nothing, in tokens; none: what the settings say.
+    pub fn default_max_tokens(&self) -> Option<usize> {
+        self.answer_defaults.max_tokens
     }
 
     /// Whether the texts of a prompt have to tell this loaded model of tools, because its chat template

@@ -96,6 +96,8 @@ pub use error::OpenError;
 pub use folder_lock::FolderLock;
 pub use logs::{LOG_FILTER, LogFile};
 pub use models::{CheckedFacts, ModelVerdict, run_child_if_asked};
-pub use options::{ForcedSpeculation, Options};
+pub use options::{
+    AnswerDefaults, ForcedKvQuantization, ForcedSpeculation, Options, SavedContextOptions,
+};
 pub use panics::log_panics;
 pub use platform::{KEEPS_MEMORY_LIMIT, exit_now, raise_file_limit};

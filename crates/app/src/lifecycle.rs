@@ -281,6 +281,9 @@ impl Parts {
             closing_limit: options.closing_limit,
             forced_speculation: options.speculation,
             forced_snapkv: options.snapkv,
+            forced_kv_quantization: options.kv_quantization,
+            answer_defaults: options.answer_defaults,
+            saved_context: options.saved_context,
             forces_compression: options.compresses_cache,
             lock: Mutex::new(Some(lock)),
         };
@@ -339,35 +342,46 @@ async fn start_engine(
     options: &Options,
 ) -> Started {
     let records = tokio::try_join!(store.chunks(), store.cache_refs());
-    let cache_problem = records.as_ref().err().map(ToString::to_string);
-    if let Some(problem) = &cache_problem {
-        tracing::warn!("the stored prompt caches are not used: {problem}");
-    }
+    let is_off = options.saved_context.is_off;
+    let cache_problem = match &records {
+        _ if is_off => Some("Cairn was started without saved context".to_owned()),
+        Ok(_) => None,
+        Err(problem) => {
+            tracing::warn!("the stored prompt caches are not used: {problem}");
+            Some(problem.to_string())
+        }
+    };
     let cache_bytes = records
         .as_ref()
         .map_or(0, |(chunks, _)| chunks.iter().map(ChunkRecord::num_file_bytes).sum());
     let free_bytes = platform::free_disk_bytes(data_folder.home()).unwrap_or(0);
     let settings = AppSettings::load(store, free_bytes.saturating_add(cache_bytes)).await;
-    let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings.current();
+    let (disk_budget_bytes, memory_budget_bytes) =
+        options.saved_context.budgets(&settings.current());
     // Without the rows every file would look like a leftover, and pinned chunks could be evicted.
-    let cache = records.ok().map(|(chunks, refs)| CacheOptions {
+    let cache = records.ok().filter(|_| !is_off).map(|(chunks, refs)| CacheOptions {
         folder: data_folder.prompt_cache(),
         old_folders: data_folder.old_prompt_caches(),
-        disk_budget_bytes: cache_budget_bytes,
-        memory_budget_bytes: cache_ram_budget_bytes,
+        disk_budget_bytes,
+        memory_budget_bytes,
         chunks,
         refs,
         cleanup_lock,
     });
     let work = WorkLog::default();
+    let defaults = EngineOptions::default();
     let (engine, cache_events) = Engine::start(EngineOptions {
         cache,
         work: Some(work.clone()),
         memory_limit_bytes: options
             .memory_limit_bytes
             .or_else(|| Some(default_memory_limit_bytes())),
+        completion_batch_size: options
+            .completion_batch_size
+            .unwrap_or(defaults.completion_batch_size),
+        prefill_batch_size: options.prefill_batch_size.unwrap_or(defaults.prefill_batch_size),
         device_failure: options.device_failure.clone(),
-        ..EngineOptions::default()
+        ..defaults
     });
     engine.set_wired_memory(settings.current().wires_memory);
     Started { engine, work, cache_events, cache_problem, settings }

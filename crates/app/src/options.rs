@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cairn_engine::{SnapKv, Speculation, use_metal_library};
+use cairn_engine::{GenerateRequest, KvQuantization, SnapKv, Speculation, use_metal_library};
 use cairn_hub::{CacheVariables, HubOptions};
+use serde_json::{Map, Value};
 
 use crate::data_folder::DataFolder;
 use crate::error::OpenError;
+use crate::settings::Settings;
 
 /// How long closing may take: a system that shuts down does not wait much longer.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
@@ -38,12 +40,95 @@ pub struct Options {
     pub speculation: Option<ForcedSpeculation>,
     /// What every answer keeps of a long prompt, whatever a model's settings say; none: what they say.
     pub snapkv: Option<SnapKv>,
+    /// How every answer quantizes its keys and values, whatever a model's settings say; none: what
+    /// they say.
+    pub kv_quantization: Option<ForcedKvQuantization>,
+    /// The defaults of programs' answers, for requests that say nothing.
+    pub answer_defaults: AnswerDefaults,
+    /// Answers of one model that are decoded at once; none: as many as mlx-lm.
+    pub completion_batch_size: Option<usize>,
+    /// Prompts that are prefilled at once; none: as many as mlx-lm.
+    pub prefill_batch_size: Option<usize>,
+    /// Limits of saved context, which count before the settings.
+    pub saved_context: SavedContextOptions,
     /// Whether saved context is coded, without loss, to take less of the disk, whatever the settings
     /// say.
     pub compresses_cache: bool,
     /// Why this machine cannot compute anything, as one sentence. The app then opens, but loads no
     /// model.
     pub device_failure: Option<String>,
+}
+
+/// How keys and values of every answer are quantized, whatever the settings say: from the first
+/// token on, so that they can be saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForcedKvQuantization {
+    /// Bits of a number: 2, 3, 4, 6 or 8.
+    pub bits: i32,
+    /// Numbers that share a scale: 32, 64 or 128; none: 64 where the model's heads allow it, or
+    /// else 32.
+    pub group_size: Option<i32>,
+}
+
+impl ForcedKvQuantization {
+    /// The quantization for a model whose heads allow groups of this size; none if they allow none.
+    pub(crate) fn for_model(self, own_group_size: Option<i32>) -> Option<KvQuantization> {
+        let group_size = self.group_size.unwrap_or(own_group_size?);
+        Some(KvQuantization { bits: self.bits, group_size, start: 0 })
+    }
+}
+
+/// The defaults of the answers that programs ask for. A field that is none follows the settings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AnswerDefaults {
+    /// 0 is greedy.
+    pub temperature: Option<f32>,
+    /// From 0 to 1; 1 turns it off.
+    pub top_p: Option<f32>,
+    /// How many of the likeliest tokens are kept; 0 keeps all.
+    pub top_k: Option<usize>,
+    /// From 0 to 1; 0 turns it off.
+    pub min_p: Option<f32>,
+    /// The longest answer, in tokens.
+    pub max_tokens: Option<usize>,
+    /// Variables of the chat template.
+    pub template_variables: Map<String, Value>,
+    /// How many prompt tokens are read at once; at least 1.
+    pub prefill_step_size: Option<usize>,
+}
+
+impl AnswerDefaults {
+    /// Changes a request that was made with the settings.
+    pub(crate) fn apply(&self, request: &mut GenerateRequest) {
+        let sampling = &mut request.sampling;
+        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
+        sampling.top_p = self.top_p.unwrap_or(sampling.top_p);
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.min_p = self.min_p.unwrap_or(sampling.min_p);
+        request.max_tokens = self.max_tokens.unwrap_or(request.max_tokens);
+        request.template_variables.extend(self.template_variables.clone());
+        request.prefill_step_size = self.prefill_step_size.unwrap_or(request.prefill_step_size);
+    }
+}
+
+/// Limits of saved context, which count before the settings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SavedContextOptions {
+    /// Saves nothing and uses nothing that was saved. What is on disk stays.
+    pub is_off: bool,
+    /// The limit on disk, in bytes; none: the setting.
+    pub disk_budget_bytes: Option<u64>,
+    /// The limit in memory, in bytes; none: the setting.
+    pub memory_budget_bytes: Option<u64>,
+}
+
+impl SavedContextOptions {
+    /// The limits on disk and in memory with these settings, in bytes.
+    pub(crate) fn budgets(&self, settings: &Settings) -> (u64, u64) {
+        let disk_bytes = self.disk_budget_bytes.unwrap_or(settings.cache_budget_bytes);
+        let memory_bytes = self.memory_budget_bytes.unwrap_or(settings.cache_ram_budget_bytes);
+        (disk_bytes, memory_bytes)
+    }
 }
 
 /// What proposes tokens for every answer, whatever the settings say.
@@ -119,6 +204,11 @@ impl Options {
             memory_limit_bytes: None,
             speculation: None,
             snapkv: None,
+            kv_quantization: None,
+            answer_defaults: AnswerDefaults::default(),
+            completion_batch_size: None,
+            prefill_batch_size: None,
+            saved_context: SavedContextOptions::default(),
             compresses_cache: false,
             device_failure: None,
         }

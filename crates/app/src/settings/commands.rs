@@ -91,8 +91,7 @@ pub(crate) async fn set(
                 let owner = app.clone();
                 app.spawn(async move { list::emit(&owner).await });
             }
-            let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings;
-            app.engine.set_cache_budgets(cache_budget_bytes, cache_ram_budget_bytes);
+            app.follow_cache_budgets(&settings);
         }
         SettingTarget::Model { name } => {
             let mut overrides = app.settings.overrides_of_model(name);

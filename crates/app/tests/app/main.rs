@@ -33,5 +33,6 @@ mod saved_context;
 mod script;
 mod segments;
 mod settings;
+mod started_with;
 mod starting_points;
 mod titles;

@@ -26,6 +26,9 @@ use crate::shared::Shared;
 /// The most alternatives to a token that this route reports.
 const MAX_LOGPROBS: u8 = 5;
 
+/// OpenAI's limit, which programs that name none expect.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
 pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     match answer(&shared, request).await {
         Ok(response) => response,
@@ -34,11 +37,13 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let read = body::read(shared, request, &FIELDS, |body: Body<CreateCompletionRequest>| {
+    // A limit that the program was started with counts before OpenAI's.
+    let default_length = shared.app.default_max_tokens().is_none().then_some(DEFAULT_MAX_TOKENS);
+    let read = body::read(shared, request, &FIELDS, move |body: Body<CreateCompletionRequest>| {
         let streams = body.fields.stream.unwrap_or(false);
         let options = body.fields.stream_options.as_ref();
         let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        let questions = questions(body)?;
+        let questions = questions(body, default_length)?;
         if streams && questions.len() > 1 {
             let message = "Several prompts are answered at once only without `stream`.";
             return Err(ApiError::invalid("stream", message));
@@ -96,8 +101,11 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     ["n", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
-/// One request for each prompt.
-fn questions(body: Body<CreateCompletionRequest>) -> Result<Vec<AnswerRequest>, ApiError> {
+/// One request for each prompt. `default_length` is its limit of tokens if it names none.
+fn questions(
+    body: Body<CreateCompletionRequest>,
+    default_length: Option<u32>,
+) -> Result<Vec<AnswerRequest>, ApiError> {
     let Body { model, own, admitted, fields } = body;
     let is_empty = match &fields.prompt {
         Prompt::String(_) => false,
@@ -139,8 +147,7 @@ fn questions(body: Body<CreateCompletionRequest>) -> Result<Vec<AnswerRequest>, 
             seed: fields.seed,
         },
         own: own.clone(),
-        // As long as OpenAI's, which programs that say nothing expect.
-        max_tokens: fields.max_tokens.or(Some(16)),
+        max_tokens: fields.max_tokens.or(default_length),
         stops: stops.clone(),
         num_top_logprobs: fields.logprobs.map(usize::from),
         prediction: None,

@@ -277,7 +277,7 @@ async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiEr
     let model = model.as_deref();
     let generate = shared.app.completion(model, prompt).await;
     let mut generate = generate.map_err(|failure| ApiError::of_model(failure, model))?;
-    generate.template_variables = own.chat_template_kwargs.unwrap_or_default();
+    generate.template_variables.extend(own.chat_template_kwargs.unwrap_or_default());
     let num_tokens = shared.app.num_prompt_tokens(generate).await?;
     Ok(Json(json!({ "input_tokens": num_tokens })).into_response())
 }
