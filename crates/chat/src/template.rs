@@ -211,6 +211,13 @@ impl ChatTemplate {
         self.run(messages.collect(), add_generation_prompt, &[]).map_err(|error| explain(&error))
     }
 
+    /// Renders messages and tools as a file has them, with every field, and without the beginning
+    /// of a further answer; see [`ChatTemplate::render`].
+    pub fn render_json(&self, messages: &[Json], tools: &[Json]) -> Result<String, ChatError> {
+        let messages = messages.iter().map(|message| Value::from(Serde(message)));
+        self.render_values(messages.collect(), tools, false)
+    }
+
     /// Renders messages that are more than role and text, with the tools that they may call; see
     /// [`ChatTemplate::render`].
     pub(crate) fn render_values(

@@ -22,9 +22,13 @@ pub use flags::{
 };
 use flags::{
     at_least_one, boolean, chat_formats, float_types, forms, host, json_object, layouts, not_blank,
-    quantization_modes, recipes, token_id, whole,
+    quantization_modes, recipes, sample_limit, token_id, whole,
 };
 pub use speculation::SpeculationFlags;
+
+/// The data set that mlx_lm.perplexity reads by default. It is on the hub, where Cairn finds models
+/// only.
+const DEFAULT_DATA_SET: &str = "allenai/tulu-3-sft-mixture";
 
 #[derive(Parser)]
 #[command(
@@ -67,6 +71,8 @@ pub enum Command {
     Models(Models),
     /// Convert a model to MLX's layout, quantized or not, as mlx_lm.convert does
     Convert(Convert),
+    /// Measure the perplexity of a model on a data set, as mlx_lm.perplexity does
+    Perplexity(Perplexity),
     /// Measure the speed of prefill and generation, as mlx_lm.benchmark does
     Bench(Bench),
     /// Serve the app over HTTP on this machine
@@ -547,6 +553,42 @@ pub struct Convert {
     /// Download a missing model without asking
     #[arg(long)]
     pub yes: bool,
+}
+
+#[derive(Args)]
+pub struct Perplexity {
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// The data: a file with one JSON object on each line, {"text": "..."}, {"messages": [...]} or
+    /// {"prompt": "...", "completion": "..."}, a folder that has it as train.jsonl, or one text in
+    /// a .txt file
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_DATA_SET, hide_default_value = true)]
+    pub data_path: PathBuf,
+    /// Number of tokens in each sample
+    #[arg(
+        long,
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(2..),
+        allow_negative_numbers = true
+    )]
+    pub sequence_length: u32,
+    /// Number of samples; -1 takes all there are
+    #[arg(
+        long,
+        default_value = "256",
+        value_parser = sample_limit,
+        allow_negative_numbers = true
+    )]
+    pub num_samples: usize,
+    /// Number of samples to compute at once
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub batch_size: u32,
+    /// Seed of the order in which the data is read, which is mlx_lm.perplexity's
+    #[arg(long, default_value_t = 123, value_parser = whole::<u32>, allow_negative_numbers = true)]
+    pub seed: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -20,6 +20,7 @@ mod json_lines;
 mod model_folders;
 mod models;
 mod output;
+mod perplexity;
 mod rounding;
 mod score;
 mod serve;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
             Command::Convert(arguments) => convert::run(arguments).await,
             Command::Score(arguments) => score::run(arguments).await,
             Command::Models(command) => models::run(command).await,
+            Command::Perplexity(arguments) => perplexity::run(arguments).await,
             Command::Bench(arguments) => bench::run(arguments).await,
             Command::Serve(arguments) => serve::run(arguments).await,
         }

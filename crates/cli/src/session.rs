@@ -1,5 +1,7 @@
 //! A model loaded for one command.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use cairn_engine::{Engine, EngineOptions, ModelInfo, ModelOptions};
 
@@ -11,6 +13,8 @@ use crate::output;
 pub struct Session {
     pub engine: Engine,
     pub model: ModelInfo,
+    /// The model's folder.
+    pub folder: PathBuf,
 }
 
 impl Session {
@@ -31,7 +35,7 @@ impl Session {
         let spinner = output::spinner(format!("loading {}", flags.model));
         let model = engine.load_with(&flags.model, &folder, options).await?;
         spinner.finish_and_clear();
-        Ok(Session { engine, model })
+        Ok(Session { engine, model, folder })
     }
 
     /// Loads the draft model that the flags name, if they do.

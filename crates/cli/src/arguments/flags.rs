@@ -267,6 +267,17 @@ pub fn token_limit(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses a maximum number of samples; -1 means no limit, as in mlx-lm.
+pub fn sample_limit(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(-1) => Ok(usize::MAX),
+        Ok(1_i64..) => text.parse().map_err(|_| SAMPLE_LIMITS.to_owned()),
+        _ => Err(SAMPLE_LIMITS.to_owned()),
+    }
+}
+
+const SAMPLE_LIMITS: &str = "give a number of samples from 1 on, or -1 for all";
+
 const TOKEN_LIMITS: &str = "give a number of tokens, or -1 for no limit but the context";
 
 /// A layout of prompt-cache files, by a version of mlx-lm that reads it.

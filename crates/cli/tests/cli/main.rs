@@ -11,6 +11,7 @@ mod generate;
 mod import;
 mod messages;
 mod models;
+mod perplexity;
 mod program;
 mod score;
 mod serve;
