@@ -1,6 +1,7 @@
 //! The commands and their flags, with mlx-lm's names and defaults where it has them.
 
 mod flags;
+mod mlx_lm;
 mod speculation;
 
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use flags::{
     at_least_one, boolean, chat_formats, float_types, forms, host, json_object, layouts, not_blank,
     quantization_modes, recipes, sample_limit, token_id, whole,
 };
+pub use mlx_lm::parse;
 pub use speculation::SpeculationFlags;
 
 /// The data set that mlx_lm.perplexity reads by default. It is on the hub, where Cairn finds models
@@ -74,8 +76,10 @@ pub enum Command {
     /// Measure the perplexity of a model on a data set, as mlx_lm.perplexity does
     Perplexity(Perplexity),
     /// Measure the speed of prefill and generation, as mlx_lm.benchmark does
+    #[command(alias = "benchmark")]
     Bench(Bench),
     /// Serve the app over HTTP on this machine
+    #[command(alias = "server")]
     Serve(Serve),
 }
 
@@ -141,7 +145,7 @@ pub struct Generate {
     /// Continue from the KV cache in this prompt-cache file; the file is not changed
     #[arg(long, value_name = "FILE", conflicts_with = "max_kv_size")]
     pub prompt_cache_file: Option<PathBuf>,
-    /// An image to add to the prompt; may be given several times
+    /// An image to add to the prompt; takes several files, and may be given several times
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
     #[command(flatten)]
@@ -622,6 +626,9 @@ pub struct Bench {
         allow_negative_numbers = true
     )]
     pub num_trials: u32,
+    /// Seconds to wait before each trial
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub delay: u64,
     /// Number of sequences to generate at once
     #[arg(
         short = 'b',

@@ -1,7 +1,7 @@
 //! `cairn bench`: measures prefill and generation on random tokens, as mlx_lm.benchmark does.
 
 use std::io::{BufRead, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use cairn_chat::GenerationStats;
@@ -53,6 +53,7 @@ pub async fn run(arguments: Bench) -> Result<()> {
     }
     let mut trials = Vec::new();
     for number in 1..=arguments.num_trials {
+        tokio::time::sleep(Duration::from_secs(arguments.delay)).await;
         let trial = trial(&session, &arguments).await?;
         if !arguments.json {
             note!(

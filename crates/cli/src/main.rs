@@ -32,19 +32,24 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use cairn_app::{DataFolder, LOG_FILTER, LogFile};
-use clap::Parser;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-use arguments::{Arguments, Command};
+use arguments::Command;
 
 fn main() -> ExitCode {
     // `cairn serve` starts this program again to check models.
     if let Some(status) = cairn_app::run_child_if_asked(std::env::args_os()) {
         return status;
     }
-    let arguments = Arguments::parse();
+    let arguments = match arguments::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(error) => match error.downcast::<clap::Error>() {
+            Ok(error) => error.exit(),
+            Err(error) => return output::fail(&error),
+        },
+    };
     // Chats can be saved from here even if this machine computes nothing.
     if !matches!(arguments.command, Command::Chats(_))
         && let Err(error) = cairn_lm::device::use_metal_library()

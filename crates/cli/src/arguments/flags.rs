@@ -144,7 +144,8 @@ pub struct StopFlags {
         allow_hyphen_values = true
     )]
     pub stop: Vec<String>,
-    /// Another token of the vocabulary that ends generation; may be given several times
+    /// Another token of the vocabulary that ends generation; takes several, and may be given
+    /// several times
     #[arg(
         long,
         value_name = "TOKEN",

@@ -10,6 +10,7 @@ mod early_refusals;
 mod generate;
 mod import;
 mod messages;
+mod mlx_lm;
 mod models;
 mod perplexity;
 mod program;
