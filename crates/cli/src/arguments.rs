@@ -2,9 +2,9 @@
 
 mod flags;
 mod mlx_lm;
+mod serve;
 mod speculation;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cairn_app::wire::ChatFileFormat;
@@ -22,10 +22,11 @@ pub use flags::{
     StopFlags, token_limit,
 };
 use flags::{
-    at_least_one, boolean, chat_formats, float_types, forms, host, json_object, layouts, not_blank,
+    at_least_one, boolean, chat_formats, float_types, forms, json_object, layouts, not_blank,
     quantization_modes, recipes, sample_limit, token_id, whole,
 };
 pub use mlx_lm::parse;
+pub use serve::Serve;
 pub use speculation::SpeculationFlags;
 
 /// The data set that mlx_lm.perplexity reads by default. It is on the hub, where Cairn finds models
@@ -80,7 +81,7 @@ pub enum Command {
     Bench(Bench),
     /// Serve the app over HTTP on this machine
     #[command(alias = "server")]
-    Serve(Serve),
+    Serve(Box<Serve>),
 }
 
 #[derive(Args)]
@@ -647,45 +648,6 @@ pub struct Bench {
     /// programs
     #[arg(long, hide = true)]
     pub interactive: bool,
-}
-
-#[derive(Args)]
-pub struct Serve {
-    /// Serve the app's interface besides its commands
-    #[arg(long)]
-    pub ui: bool,
-    /// Address to listen on; one other than loopback needs a token
-    #[arg(long, default_value = "127.0.0.1", value_parser = host)]
-    pub host: IpAddr,
-    /// Port to listen on; 0 chooses a free one
-    #[arg(long, default_value_t = 11435, allow_negative_numbers = true)]
-    pub port: u16,
-    /// Model to load at start
-    #[arg(long)]
-    pub model: Option<String>,
-    // In place of each model's own settings.
-    #[command(flatten)]
-    pub speculation: SpeculationFlags,
-    #[command(flatten)]
-    pub snapkv: SnapKvFlags,
-    /// Keep saved context smaller on disk: without loss, but written a little slower
-    #[arg(long)]
-    pub compress_cache: bool,
-    /// Token that clients must send, of at least 16 characters where other machines can reach the
-    /// address [default: a random one]
-    #[arg(long, conflicts_with = "token_file")]
-    pub token: Option<String>,
-    /// File to read the token from
-    #[arg(long)]
-    pub token_file: Option<PathBuf>,
-    /// Name besides this machine's own that requests may come under, as mac.local or proxy:8080. May
-    /// be given several times
-    #[arg(long = "allowed-host", value_name = "NAME")]
-    pub allowed_hosts: Vec<String>,
-    /// Origin whose pages may call the API with a key, as https://chat.example, or * for any. May be
-    /// given several times
-    #[arg(long = "allowed-origin", value_name = "ORIGIN")]
-    pub allowed_origins: Vec<String>,
 }
 
 #[cfg(test)]

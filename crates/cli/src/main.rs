@@ -77,7 +77,7 @@ fn main() -> ExitCode {
             Command::Models(command) => models::run(command).await,
             Command::Perplexity(arguments) => perplexity::run(arguments).await,
             Command::Bench(arguments) => bench::run(arguments).await,
-            Command::Serve(arguments) => serve::run(arguments).await,
+            Command::Serve(arguments) => serve::run(*arguments).await,
         }
     });
     match result {
@@ -86,10 +86,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sends logs to stderr, as `CAIRN_LOG` says. `cairn serve` runs without anyone watching, so its
-/// logs also go to the data folder's log files.
+/// Sends logs to stderr, as `--log-level` or else `CAIRN_LOG` says. `cairn serve` runs without
+/// anyone watching, so its logs also go to the data folder's log files.
 fn write_logs(command: &Command, asks_for_plain: bool) {
-    let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let level = match command {
+        Command::Serve(serve) => serve.log_level,
+        _ => None,
+    };
+    let filter = match level {
+        Some(level) => EnvFilter::new(level.filter()),
+        None => EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn")),
+    };
     let stderr = std::io::stderr;
     let to_stderr = fmt::layer()
         .with_writer(stderr)

@@ -23,8 +23,6 @@ pub async fn run(arguments: Serve) -> Result<()> {
     };
     let has_interface = arguments.ui;
     let speculation = arguments.speculation.asked().map_err(|error| Usage(error.to_string()))?;
-    let snapkv = arguments.snapkv.snapkv();
-    let compresses_cache = arguments.compress_cache;
     let options = ServeOptions {
         host: arguments.host,
         port: arguments.port,
@@ -40,8 +38,13 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let app = App::open(Options {
         autoload: arguments.model.is_none(),
         speculation,
-        snapkv,
-        compresses_cache,
+        snapkv: arguments.snapkv.snapkv(),
+        kv_quantization: arguments.kv.quantization(),
+        answer_defaults: arguments.answers.defaults(),
+        completion_batch_size: arguments.batches.decode_concurrency.map(|size| size as usize),
+        prefill_batch_size: arguments.batches.prompt_concurrency.map(|size| size as usize),
+        saved_context: arguments.saved_context.options(),
+        compresses_cache: arguments.saved_context.compress_cache,
         ..from_environment
     })
     .await?;

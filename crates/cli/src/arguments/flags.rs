@@ -254,7 +254,7 @@ pub fn token_id(text: &str) -> Result<u32, String> {
 }
 
 /// One of a few integers, which the help lists.
-fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
+pub fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
     PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
 }
 
@@ -375,11 +375,11 @@ pub fn json_object(text: &str) -> Result<Map<String, Value>, String> {
         .map_err(|_| r#"give a JSON object, such as {"enable_thinking": false}"#.to_owned())
 }
 
-fn not_negative(text: &str) -> Result<f32, String> {
+pub fn not_negative(text: &str) -> Result<f32, String> {
     number(text, |value| value.is_finite() && value >= 0.0, "a number from 0 on")
 }
 
-fn fraction(text: &str) -> Result<f32, String> {
+pub fn fraction(text: &str) -> Result<f32, String> {
     number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 

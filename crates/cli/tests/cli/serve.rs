@@ -4,10 +4,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::program::Program;
+use serde_json::{Value, json};
+
+use crate::program::{MODEL, Program};
 
 const SIGINT: i32 = 2;
+/// Longer than anything here takes; only a failing test waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server.
 pub struct Server {
@@ -197,4 +202,90 @@ async fn raises_the_limit_of_open_files() {
     assert_ne!(soft, "256");
     server.interrupt();
     assert!(server.wait().success());
+}
+
+#[tokio::test]
+async fn answers_with_defaults_of_its_flags() {
+    let program = Program::new().await;
+    let flags = ["serve", "--port", "0", "--model", MODEL, "--max-tokens", "3", "--temp", "0"];
+    let server = Server::start_with(program.command(&flags));
+    let num_tokens = |path: &str, body: Value| {
+        let answer = server.post(path, &body.to_string());
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let answer: Value = serde_json::from_str(body).unwrap();
+        answer["usage"]["completion_tokens"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    };
+    let mut chat = json!({ "messages": [{ "role": "user", "content": "x" }], "ignore_eos": true });
+    assert_eq!(num_tokens("/v1/chat/completions", chat.clone()), 3);
+    chat["max_tokens"] = 2.into();
+    assert_eq!(num_tokens("/v1/chat/completions", chat), 2);
+    assert_eq!(num_tokens("/v1/completions", json!({ "prompt": "x", "ignore_eos": true })), 3);
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[tokio::test]
+async fn lets_pages_of_listed_origins_call() {
+    let program = Program::new().await;
+    for origins in
+        [&["https://a.example,https://b.example"][..], &["https://a.example", "https://b.example"]]
+    {
+        let flags = [&["serve", "--port", "0", "--allowed-origins"], origins].concat();
+        let server = Server::start_with(program.command(&flags));
+        for origin in ["https://a.example", "https://b.example", "https://c.example"] {
+            let mut connection = TcpStream::connect(&server.address).unwrap();
+            let head = format!(
+                "OPTIONS /v1/models HTTP/1.0\r\nhost: {}\r\norigin: {origin}\r\n\
+                 access-control-request-method: GET\r\n\r\n",
+                server.address
+            );
+            connection.write_all(head.as_bytes()).unwrap();
+            let mut answer = String::new();
+            connection.read_to_string(&mut answer).unwrap();
+            let is_allowed = answer.to_lowercase().contains("access-control-allow-origin");
+            assert_eq!(is_allowed, origin != "https://c.example", "{origin}: {answer}");
+        }
+        server.interrupt();
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn saves_no_context_when_told_so() {
+    let program = Program::new().await;
+    let body = json!({ "prompt": "Stones upon stones. ".repeat(20), "max_tokens": 2 }).to_string();
+    // Chunks are written after the answer, and closing waits for them at most two seconds.
+    let serve_until_saved = |more: &[&str], saves: bool| {
+        let flags = [&["serve", "--port", "0", "--model", MODEL], more].concat();
+        let server = Server::start_with(program.command(&flags));
+        assert!(server.post("/v1/completions", &body).contains("200 OK"), "{more:?}");
+        let began = Instant::now();
+        while saves && program.num_chunk_files() == 0 {
+            assert!(began.elapsed() < PATIENCE, "nothing is saved");
+            std::thread::yield_now();
+        }
+        server.interrupt();
+        assert_eq!(server.wait().code(), Some(0));
+        program.num_chunk_files()
+    };
+    assert_eq!(serve_until_saved(&["--no-saved-context"], false), 0);
+    assert_eq!(serve_until_saved(&["--cache-budget", "0"], false), 0);
+    let num_saved = serve_until_saved(&["--cache-budget", "1GB"], true);
+    assert_eq!(serve_until_saved(&["--no-saved-context"], false), num_saved);
+}
+
+#[tokio::test]
+async fn logs_what_its_level_says() {
+    let program = Program::new().await;
+    let logs = |level: &str| {
+        let flags = ["serve", "--port", "0", "--model", MODEL, "--log-level", level];
+        let mut server = Server::start_with(program.command(&flags));
+        server.interrupt();
+        server.log.read_to_string(&mut server.said).unwrap();
+        let said = std::mem::take(&mut server.said);
+        assert_eq!(server.wait().code(), Some(0));
+        said
+    };
+    assert!(logs("INFO").contains("INFO cairn_"));
+    assert!(!logs("WARNING").contains("INFO"));
 }
