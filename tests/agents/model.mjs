@@ -2,13 +2,13 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-/** What only the file says that the agent is to read. */
+/** A sentence that is only in the file that the agent is to read. */
 export const FACT = 'The third stone is granite.';
 
-/** What a person asks in turn; the model tells them apart by their first word. */
+/** The questions of a person in turn; the model tells them apart by their first word. */
 export const QUESTIONS = ['First: what does README.md say?', 'Second: anything else?', 'Third: are you still there?'];
 
-/** What the model says, by what it is shown last. */
+/** The answers of the model, by the end of its prompt. */
 export const ANSWERS = {
   read: 'I have read the file.',
   unread: 'The file did not come back.',

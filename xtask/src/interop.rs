@@ -1,4 +1,4 @@
-//! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn, and that
+//! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn, that
 //! Python's huggingface_hub shares the cache of models with it, that coding agents work with it
 //! (`agents.rs`), and that the vendors' clients speak to its API (`api_clients.rs`).
 //!

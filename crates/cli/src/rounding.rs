@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::output::{self, note};
 use crate::signals::unless_stopped;
 
-/// What is more says no more: the perplexity of random weights has 177 digits.
+/// Further digits say no more: the perplexity of random weights has 177 digits.
 const MOST_SAID: f64 = 1e6;
 
 /// Says the perplexity of the model in `folder`, and where it was rounded also of the weights that
