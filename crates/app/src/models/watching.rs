@@ -12,8 +12,10 @@ use crate::app::App;
 
 /// The least interval between two looks at the folders.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// A rest is at least this many times as long as the look before it, because folders may be slow or
-/// very large.
+/// The most: a look also takes long while the machine is busy, and a model is not to wait minutes for that.
+const MOST_INTERVAL: Duration = Duration::from_secs(15);
+/// A rest is at least this many times as long as the look before it, up to [`MOST_INTERVAL`], because folders
+/// may be slow or very large.
 const LEAST_REST: u32 = 100;
 
 pub(crate) async fn follow_folders(app: Arc<App>) {
@@ -22,11 +24,16 @@ pub(crate) async fn follow_folders(app: Arc<App>) {
     while app.is_open_after(rest).await {
         let began = Instant::now();
         let folders = found(&app).await;
-        rest = LOOK_INTERVAL.max(began.elapsed() * LEAST_REST);
+        rest = rest_after(began.elapsed());
         if seen.is_news(folders) {
             list::emit_if_changed(&app).await;
         }
     }
+}
+
+/// How long to wait after a look that took this long.
+fn rest_after(look: Duration) -> Duration {
+    look.saturating_mul(LEAST_REST).clamp(LOOK_INTERVAL, MOST_INTERVAL)
 }
 
 /// The folders as the last look found them.
@@ -58,6 +65,14 @@ mod tests {
     use cairn_hub::ModelSource;
 
     use super::*;
+
+    #[test]
+    fn looks_again_within_seconds_however_long_a_look_takes() {
+        for (look_ms, rest_ms) in [(1, 2_000), (50, 5_000), (1_800, 15_000), (60_000, 15_000)] {
+            let rest = rest_after(Duration::from_millis(look_ms));
+            assert_eq!(rest, Duration::from_millis(rest_ms), "after {look_ms} ms");
+        }
+    }
 
     #[test]
     fn tells_of_models_at_once_and_files_once_settled() {
