@@ -121,9 +121,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::GetVersions { .. }
         | Command::ChooseAnswer { .. } => compare::run(app, command).await,
         Command::ListModels => {
-            let models = models::list::all(app).await;
-            models::list::send(app, models.clone()).await;
-            Ok(Reply::Models { models })
+            Ok(Reply::Models { models: models::list::emit_if_changed(app).await })
         }
         Command::LoadModel { name } => {
             models::loading::load_named(app, &name).await?;

@@ -203,13 +203,17 @@ export class ModelStore {
     }
   }
 
-  /** A list that comes as an event meanwhile may be newer than the reply: then it is asked for once more. */
+  /**
+   * A list that comes as an event meanwhile may be newer than the reply: then it is asked for once more. Null where events come
+   * each time: they are in order, and the last of them is what the models are.
+   */
   async #list(): Promise<Model[] | null> {
     for (let numLeft = MAX_LISTINGS; ; numLeft -= 1) {
       const numBefore = this.#numReceived;
       const reply = await this.#options.platform.call({ type: 'list_models' });
       if (reply.type !== 'models') return null;
-      if (this.#numReceived === numBefore || numLeft <= 1) return reply.models;
+      if (this.#numReceived === numBefore) return reply.models;
+      if (numLeft <= 1) return null;
     }
   }
 

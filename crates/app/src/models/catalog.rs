@@ -29,6 +29,8 @@ pub(crate) struct Catalog {
     pub(super) checking: tokio::sync::Mutex<()>,
     /// Names of models whose deletion can still be undone, with the time of the deletion.
     hidden: Mutex<HashMap<String, i64>>,
+    /// Locked while a list is made and sent.
+    pub(super) sending: tokio::sync::Mutex<()>,
     /// The list that was sent last.
     sent: Mutex<Option<Vec<Model>>>,
 }
@@ -49,6 +51,7 @@ impl Catalog {
             verdicts: Mutex::new(verdicts.collect()),
             checking: tokio::sync::Mutex::default(),
             hidden: Mutex::default(),
+            sending: tokio::sync::Mutex::default(),
             sent: Mutex::default(),
         }
     }

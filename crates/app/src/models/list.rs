@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::MutexGuard;
+
 use super::names::found;
 use super::{catalog, checking, of_chats, proposal};
 use crate::app::App;
@@ -46,24 +48,37 @@ async fn rows(app: &App) -> Vec<Model> {
 
 /// Sends the list as it is now.
 pub(crate) async fn emit(app: &Arc<App>) {
-    send(app, all(app).await).await;
+    let sending = app.catalog.sending.lock().await;
+    let models = all(app).await;
+    send(app, models, &sending).await;
 }
 
-/// Sends the list as it is now, unless it was sent already.
-pub(super) async fn emit_if_changed(app: &Arc<App>) {
+/// Sends the list as it is now, unless it was sent already, and returns it.
+pub(crate) async fn emit_if_changed(app: &Arc<App>) -> Vec<Model> {
+    let sending = app.catalog.sending.lock().await;
     let models = all(app).await;
     if !app.catalog.is_sent(&models) {
-        send(app, models).await;
+        send(app, models.clone(), &sending).await;
     }
+    models
 }
 
-/// Sends a list of all models, and which model answers each chat where another one may do so now.
-pub(crate) async fn send(app: &App, models: Vec<Model>) {
+/// Sends a list of all models, and which model answers each chat where another one may do so now. The
+/// list was made under this lock: a list that was made before never follows one that was made after it.
+async fn send(app: &App, models: Vec<Model>, _sending: &MutexGuard<'_, ()>) {
     let is_another_choice = app.catalog.remember_sent(&models);
     app.emit(Event::Models { models });
     if is_another_choice {
         of_chats::emit_all(app).await;
     }
+}
+
+/// Sends the list as it is now, and returns it; what is unknown is checked by the caller.
+async fn emit_rows(app: &App) -> Vec<Model> {
+    let sending = app.catalog.sending.lock().await;
+    let models = rows(app).await;
+    send(app, models.clone(), &sending).await;
+    models
 }
 
 /// Opens the files of every model of which nothing is known, one after the other.
@@ -84,8 +99,7 @@ async fn check_unknown(app: Arc<App>) {
 async fn check_all(app: &Arc<App>) {
     let mut sent_at = Instant::now();
     loop {
-        let models = rows(app).await;
-        send(app, models.clone()).await;
+        let models = emit_rows(app).await;
         let unknown: Vec<&Model> = models.iter().filter(|model| model.is_being_checked).collect();
         if unknown.is_empty() {
             return;
@@ -97,7 +111,7 @@ async fn check_all(app: &Arc<App>) {
             checking::check_now(app, Path::new(&model.path)).await;
             if sent_at.elapsed() >= EVENT_INTERVAL {
                 sent_at = Instant::now();
-                send(app, rows(app).await).await;
+                emit_rows(app).await;
             }
         }
     }
