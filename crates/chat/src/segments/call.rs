@@ -1,9 +1,9 @@
 //! What the readers of all forms of a call share: how far they got, what they need besides the text,
-//! what a name may be, and how an object of arguments is handed on.
+//! what a name may be, and how an object of arguments is read.
 
 use super::OfferedTool;
 use super::events::Events;
-use super::json::Scanner;
+use super::json::{Mender, Scanner};
 
 /// The longest text before a name is known, and the longest name of an argument, in bytes.
 pub(super) const MAX_HEADER_BYTES: usize = 256;
@@ -61,18 +61,31 @@ pub(super) fn is_name(text: &str) -> bool {
         && !text.contains(|char| is_foreign(char) || "<>[]{}()|`\"'".contains(char))
 }
 
-/// Hands on the bytes of an object, whose first byte is its brace, until it is closed.
-pub(super) fn feed_object(scanner: &mut Scanner, text: &str, events: &mut Events) -> Fed {
-    for (at, byte) in text.bytes().enumerate() {
-        if scanner.push(byte).is_err() {
-            events.arguments(&text[..at]);
-            return Fed::malformed(at);
-        }
-        if scanner.is_closed() {
-            events.arguments(&text[..=at]);
-            return Fed::complete(at + 1);
-        }
+/// Reads an object of arguments that stands alone.
+#[derive(Debug, Clone)]
+pub(super) struct Arguments {
+    scanner: Scanner,
+    mender: Mender,
+}
+
+impl Arguments {
+    pub(super) fn new() -> Arguments {
+        Arguments { scanner: Scanner::new(), mender: Mender::default() }
     }
-    events.arguments(text);
-    Fed::more(text.len())
+
+    /// Hands on the bytes of the object, whose first byte is its brace, until it is closed.
+    pub(super) fn feed(&mut self, text: &str, events: &mut Events) -> Fed {
+        for (at, byte) in text.bytes().enumerate() {
+            if self.scanner.push(byte).is_err() {
+                events.arguments(&self.mender.push(&text[..at]));
+                return Fed::malformed(at);
+            }
+            if self.scanner.is_closed() {
+                events.arguments(&self.mender.push(&text[..=at]));
+                return Fed::complete(at + 1);
+            }
+        }
+        events.arguments(&self.mender.push(text));
+        Fed::more(text.len())
+    }
 }

@@ -11,9 +11,8 @@
 //! also stand before the channel. `<|return|>` and `<|call|>` usually end the answer as tokens.
 
 use super::Progress;
-use super::call::{MAX_HEADER_BYTES, Status, Surroundings, feed_object, is_name};
+use super::call::{self, MAX_HEADER_BYTES, Status, Surroundings, is_name};
 use super::events::{CallOutcome, Events};
-use super::json::Scanner;
 use super::markers::{Markers, Scan};
 
 pub(super) const START: &str = "<|start|>";
@@ -40,7 +39,7 @@ enum State {
     Reasoning,
     /// Before the arguments of a call.
     Opened,
-    Arguments(Scanner),
+    Arguments(call::Arguments),
     /// Behind a call.
     After,
     Malformed,
@@ -95,8 +94,8 @@ impl ChannelParser {
         around: &Surroundings,
         events: &mut Events,
     ) -> Progress {
-        if let State::Arguments(scanner) = &mut self.state {
-            let fed = feed_object(scanner, text, events);
+        if let State::Arguments(arguments) = &mut self.state {
+            let fed = arguments.feed(text, events);
             events.raw(&text[..fed.used]);
             match fed.status {
                 Status::More => {}
@@ -218,7 +217,7 @@ impl ChannelParser {
         if space < text.len() {
             self.state = match is_behind {
                 true => State::Text,
-                false if text[space..].starts_with('{') => State::Arguments(Scanner::new()),
+                false if text[space..].starts_with('{') => State::Arguments(call::Arguments::new()),
                 false => State::Malformed,
             };
         }

@@ -152,15 +152,65 @@ pub(super) struct Events {
     index: Option<usize>,
     num_started: usize,
     num_complete: usize,
+    trial: Option<Trial>,
+}
+
+/// State before events that may be taken back.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    /// Pending events that stay.
+    num_certain: usize,
+    num_started: usize,
+    num_complete: usize,
 }
 
 impl Events {
+    /// Takes the events that are certain.
     pub(super) fn take(&mut self) -> Vec<SegmentEvent> {
-        std::mem::take(&mut self.pending)
+        let Some(trial) = &mut self.trial else { return std::mem::take(&mut self.pending) };
+        let uncertain = self.pending.split_off(trial.num_certain);
+        trial.num_certain = 0;
+        std::mem::replace(&mut self.pending, uncertain)
+    }
+
+    /// Holds all further events until the trial is kept or dropped. No call may be open.
+    pub(super) fn begin_trial(&mut self) {
+        let Events { num_started, num_complete, .. } = *self;
+        self.trial = Some(Trial { num_certain: self.pending.len(), num_started, num_complete });
+    }
+
+    pub(super) fn keep_trial(&mut self) {
+        self.trial = None;
+    }
+
+    /// Forgets all events since the trial began.
+    pub(super) fn drop_trial(&mut self) {
+        let Some(trial) = self.trial.take() else { return };
+        self.pending.truncate(trial.num_certain);
+        (self.num_started, self.num_complete) = (trial.num_started, trial.num_complete);
+        (self.index, self.raw) = (None, String::new());
+    }
+
+    /// Returns the name of the call that the last event completed.
+    pub(super) fn completed_name(&self) -> Option<&str> {
+        let complete = |event: &SegmentEvent| {
+            matches!(event, SegmentEvent::CallEnded { outcome: CallOutcome::Complete, .. })
+        };
+        self.pending.last().filter(|event| complete(event))?;
+        self.pending.iter().rev().find_map(|event| match event {
+            SegmentEvent::CallStarted { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The last pending event, unless a trial has begun after it.
+    fn last(&mut self) -> Option<&mut SegmentEvent> {
+        let num_certain = self.trial.map_or(0, |trial| trial.num_certain);
+        self.pending.get_mut(num_certain..)?.last_mut()
     }
 
     pub(super) fn text(&mut self, text: &str) {
-        match self.pending.last_mut() {
+        match self.last() {
             _ if text.is_empty() => {}
             Some(SegmentEvent::Text(last)) => last.push_str(text),
             _ => self.pending.push(SegmentEvent::Text(text.to_owned())),
@@ -168,7 +218,7 @@ impl Events {
     }
 
     pub(super) fn reasoning(&mut self, text: &str) {
-        match self.pending.last_mut() {
+        match self.last() {
             _ if text.is_empty() => {}
             Some(SegmentEvent::Reasoning(last)) => last.push_str(text),
             _ => self.pending.push(SegmentEvent::Reasoning(text.to_owned())),
@@ -176,7 +226,7 @@ impl Events {
     }
 
     pub(super) fn markup(&mut self, text: &str) {
-        match self.pending.last_mut() {
+        match self.last() {
             _ if text.is_empty() => {}
             Some(SegmentEvent::Markup(last)) => last.push_str(text),
             _ => self.pending.push(SegmentEvent::Markup(text.to_owned())),
@@ -192,7 +242,7 @@ impl Events {
 
     pub(super) fn arguments(&mut self, json: &str) {
         let Some(index) = self.index.filter(|_| !json.is_empty()) else { return };
-        match self.pending.last_mut() {
+        match self.last() {
             Some(SegmentEvent::CallArguments { json: last, .. }) => last.push_str(json),
             _ => self.pending.push(SegmentEvent::CallArguments { index, json: json.to_owned() }),
         }

@@ -1,7 +1,10 @@
 //! A JSON scanner that takes a text byte by byte: it says where values begin and end, and refuses
 //! the first byte that cannot belong to JSON.
 //!
-//! The grammar is RFC 8259's, which is also what serde_json skips over, down to the depth limit.
+//! The grammar is RFC 8259's, which is also what serde_json skips over, down to the depth limit,
+//! with one addition: models forget to escape. So a string may contain control characters, and a
+//! backslash that begins no escape sequence stands for itself. [`Mender`] makes JSON of such a
+//! text.
 
 /// Deeper nesting is refused, as in serde_json.
 const MAX_DEPTH: usize = 127;
@@ -101,20 +104,19 @@ impl Scanner {
     pub(super) fn push(&mut self, byte: u8) -> Result<Step, NoJson> {
         match self.token {
             Token::None => self.between(byte),
-            Token::String => self.in_string(byte),
+            Token::String => Ok(self.in_string(byte)),
             Token::Escape => {
-                self.token = match byte {
-                    b'u' => Token::Hex(4),
-                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Token::String,
-                    _ => return Err(NoJson),
-                };
+                self.token = if byte == b'u' { Token::Hex(4) } else { Token::String };
                 Ok(Step::Inner)
             }
             Token::Hex(missing) if byte.is_ascii_hexdigit() => {
                 self.token = if missing == 1 { Token::String } else { Token::Hex(missing - 1) };
                 Ok(Step::Inner)
             }
-            Token::Hex(_) => Err(NoJson),
+            Token::Hex(_) => {
+                self.token = Token::String;
+                Ok(self.in_string(byte))
+            }
             Token::Literal(rest) => {
                 if rest.first() != Some(&byte) {
                     return Err(NoJson);
@@ -139,23 +141,22 @@ impl Scanner {
         }
     }
 
-    fn in_string(&mut self, byte: u8) -> Result<Step, NoJson> {
+    fn in_string(&mut self, byte: u8) -> Step {
         match byte {
             b'"' if self.is_key => {
                 self.token = Token::None;
                 self.expected = Expected::Colon;
-                Ok(Step::StringEnd)
+                Step::StringEnd
             }
             b'"' => {
                 self.end_value();
-                Ok(Step::StringEnd)
+                Step::StringEnd
             }
             b'\\' => {
                 self.token = Token::Escape;
-                Ok(Step::Inner)
+                Step::Inner
             }
-            0..0x20 => Err(NoJson),
-            _ => Ok(Step::Inner),
+            _ => Step::Inner,
         }
     }
 
@@ -245,7 +246,64 @@ impl Number {
     }
 }
 
-/// Whether the text is one JSON object.
+/// Makes JSON of a text that the scanner has taken: escapes what its strings should have escaped.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Mender {
+    is_in_string: bool,
+    /// An escape sequence that is not complete.
+    escape: String,
+}
+
+impl Mender {
+    /// Returns the next piece of JSON. An escape sequence is held until it is complete.
+    pub(super) fn push(&mut self, text: &str) -> String {
+        let mut mended = String::with_capacity(text.len());
+        for char in text.chars() {
+            if !self.escape.is_empty() && self.take_escaped(char, &mut mended) {
+                continue;
+            }
+            match char {
+                '\\' if self.is_in_string => self.escape.push(char),
+                '\0'..' ' if self.is_in_string => push_control(char, &mut mended),
+                _ => {
+                    self.is_in_string ^= char == '"';
+                    mended.push(char);
+                }
+            }
+        }
+        mended
+    }
+
+    /// Takes a character after a backslash. Returns false if the character is not part of an escape
+    /// sequence; the backslash is then escaped.
+    fn take_escaped(&mut self, char: char, mended: &mut String) -> bool {
+        let is_unicode = self.escape.len() > 1;
+        let is_part =
+            if is_unicode { char.is_ascii_hexdigit() } else { "\"\\/bfnrtu".contains(char) };
+        if is_part {
+            self.escape.push(char);
+        } else {
+            self.escape.insert(0, '\\');
+        }
+        let is_complete = !is_part || self.escape.len() == if is_unicode { 6 } else { 2 };
+        if is_complete && self.escape != "\\u" {
+            mended.push_str(&self.escape);
+            self.escape.clear();
+        }
+        is_part
+    }
+}
+
+fn push_control(char: char, mended: &mut String) {
+    match char {
+        '\n' => mended.push_str("\\n"),
+        '\r' => mended.push_str("\\r"),
+        '\t' => mended.push_str("\\t"),
+        _ => mended.push_str(&format!("\\u{:04x}", u32::from(char))),
+    }
+}
+
+/// Whether the text is one JSON object, perhaps with strings that [`Mender`] must mend.
 pub(super) fn is_object(text: &str) -> bool {
     let mut scanner = Scanner::new();
     text.trim_start().starts_with('{')
@@ -258,11 +316,32 @@ mod tests {
     use super::*;
     use serde::de::IgnoredAny;
 
-    /// serde_json must agree on whether the text is one object.
+    /// serde_json must agree on whether the mended text is one object. JSON needs no mending.
     fn check(text: &str) {
-        let trimmed = text.trim_start().starts_with('{');
-        let expected = trimmed && serde_json::from_str::<IgnoredAny>(text).is_ok();
+        let mended = Mender::default().push(text);
+        let is_json = |text| serde_json::from_str::<IgnoredAny>(text).is_ok();
+        let expected = text.trim_start().starts_with('{') && is_json(&mended);
         assert_eq!(is_object(text), expected, "{text:?}");
+        if is_object(text) && is_json(text) {
+            assert_eq!(mended, text);
+        }
+    }
+
+    #[test]
+    fn mends_strings() {
+        fn check(text: &str, expected: &str) {
+            assert_eq!(Mender::default().push(text), expected);
+            let mut mender = Mender::default();
+            let pieces = text.split_inclusive(|_: char| true).map(|piece| mender.push(piece));
+            assert_eq!(pieces.collect::<String>(), expected, "{text:?} in characters");
+            assert!(is_object(text), "{text:?}");
+        }
+        check("{\n\t\"a\": \"b\nc\td\re\u{1}\"}", "{\n\t\"a\": \"b\\nc\\td\\re\\u0001\"}");
+        check(r#"{"a": "\d\w \. \é"}"#, r#"{"a": "\\d\\w \\. \\é"}"#);
+        check(r#"{"a": "\\d \" \/ \n \u00e9"}"#, r#"{"a": "\\d \" \/ \n \u00e9"}"#);
+        check(r#"{"a": "\u12", "b": "\users\n"}"#, r#"{"a": "\\u12", "b": "\\users\n"}"#);
+        check(r#"{"a": "\u1\\"}"#, r#"{"a": "\\u1\\"}"#);
+        check("{\"a\": \"b\\\nc\"}", r#"{"a": "b\\\nc"}"#);
     }
 
     #[test]

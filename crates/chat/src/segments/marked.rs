@@ -13,6 +13,9 @@ use super::tags::TaggedCall;
 
 /// So many line ends before a marker belong to it.
 const MAX_LINE_ENDS: usize = 8;
+/// A fence that may contain calls, and its end.
+const OPEN_FENCE: &str = "```json";
+const CLOSE_FENCE: &str = "```";
 
 #[derive(Debug, Clone)]
 pub(super) struct MarkerParser {
@@ -20,7 +23,7 @@ pub(super) struct MarkerParser {
     /// All markers; in text each of them counts.
     markers: Vec<(String, Role)>,
     in_text: Markers,
-    /// Those that count in reasoning, by their index in `markers`.
+    /// Markers that count in reasoning, by their index in `markers`. Calls do if there are tools.
     reasoning_markers: Vec<usize>,
     in_reasoning: Markers,
     /// What ends a malformed call.
@@ -30,6 +33,30 @@ pub(super) struct MarkerParser {
     trims_lines: bool,
     /// Whether a call may come next without a marker: only where the text begins.
     may_begin_bare: bool,
+    has_tools: bool,
+    /// Whether nothing but line ends has followed a call.
+    is_after_call: bool,
+    trial: Option<Trial>,
+    /// Next bytes in which no trial begins, because one has failed there.
+    num_plain: usize,
+}
+
+/// Calls that count only if the answer ends as it must. Until then their events are held.
+#[derive(Debug, Clone)]
+struct Trial {
+    place: TrialPlace,
+    /// All text since the trial began.
+    text: String,
+    has_call: bool,
+    has_failed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TrialPlace {
+    /// Calls in reasoning count if the reasoning is never closed.
+    Reasoning,
+    /// Calls in a code fence count if the answer ends with the fence.
+    Fence,
 }
 
 /// What a marker does.
@@ -40,6 +67,8 @@ enum Role {
     OpenCall,
     /// The tag before a function's name, without the call's marker.
     OpenFunction(&'static Tags),
+    /// A code fence that may contain calls.
+    OpenFence,
     /// Structure, with the line ends around it.
     Structure,
     /// A special token, removed alone.
@@ -66,6 +95,8 @@ enum State {
     },
     /// In a malformed call, up to the next marker.
     Malformed,
+    /// After a code fence that contained calls.
+    AfterFence,
 }
 
 impl MarkerParser {
@@ -80,6 +111,10 @@ impl MarkerParser {
             state: State::Text,
             trims_lines: false,
             may_begin_bare: false,
+            has_tools: false,
+            is_after_call: false,
+            trial: None,
+            num_plain: 0,
         };
         if let Some(row) = format.reasoning {
             parser.add(row.open, Role::OpenReasoning);
@@ -113,13 +148,22 @@ impl MarkerParser {
             Some(CallForm::Python { close, .. }) => Some(*close),
             _ => None,
         };
-        self.in_malformed = Markers::new(texts().chain(close));
-        let counts =
-            |role| matches!(role, Role::OpenReasoning | Role::CloseReasoning | Role::Token);
+        self.in_malformed = Markers::new(self.call_markers().chain(close));
+        let counts = |role| match role {
+            Role::OpenReasoning | Role::CloseReasoning | Role::Token => true,
+            Role::OpenCall | Role::OpenFunction(_) => self.has_tools,
+            Role::OpenFence | Role::Structure => false,
+        };
         let within = self.markers.iter().enumerate().filter(|(_, (_, role))| counts(*role));
         self.reasoning_markers = within.map(|(index, _)| index).collect();
         let texts = self.reasoning_markers.iter().map(|&index| self.markers[index].0.as_str());
         self.in_reasoning = Markers::new(texts);
+    }
+
+    /// The markers that may stand around calls.
+    fn call_markers(&self) -> impl Iterator<Item = &str> {
+        let markers = self.markers.iter().filter(|(_, role)| *role != Role::OpenFence);
+        markers.map(|(text, _)| text.as_str())
     }
 
     pub(super) fn drop_tokens<'a>(&mut self, tokens: impl Iterator<Item = &'a str>) {
@@ -133,8 +177,13 @@ impl MarkerParser {
         self.state = State::Reasoning { is_fresh: true };
     }
 
-    pub(super) fn expect_bare_calls(&mut self, has_tools: bool) {
-        self.may_begin_bare = has_tools && self.format.calls.is_some_and(|row| row.may_be_bare);
+    /// Finds calls of tools also where no marker says so.
+    pub(super) fn expect_calls(&mut self) {
+        let Some(row) = self.format.calls else { return };
+        self.may_begin_bare = row.may_be_bare;
+        self.has_tools = true;
+        self.add(OPEN_FENCE, Role::OpenFence);
+        self.collect_markers();
     }
 
     /// Reads on in a text that is not empty.
@@ -144,6 +193,58 @@ impl MarkerParser {
         around: &Surroundings,
         events: &mut Events,
     ) -> Progress {
+        let is_on_trial = self.trial.is_some();
+        let progress = self.advance(text, around, events);
+        let used = progress.used();
+        let Some(trial) = self.trial.as_mut().filter(|_| is_on_trial) else {
+            self.num_plain = self.num_plain.saturating_sub(used);
+            return progress;
+        };
+        trial.text.push_str(&text[..used]);
+        let is_unknown = events.completed_name().is_some_and(|name| {
+            trial.has_call = true;
+            around.tools.iter().all(|tool| tool.name != name)
+        });
+        let is_malformed = matches!(self.state, State::Malformed);
+        let comes_again = matches!(progress, Progress::Again(..));
+        if trial.has_failed || is_unknown || is_malformed || comes_again {
+            Progress::Again(used, self.end_trial(events))
+        } else {
+            progress
+        }
+    }
+
+    /// Begins a trial with its first text, which is markup if the trial succeeds.
+    fn begin_trial(&mut self, place: TrialPlace, text: &str, events: &mut Events) {
+        let text = text.to_owned();
+        self.trial = Some(Trial { place, text, has_call: false, has_failed: false });
+        events.begin_trial();
+    }
+
+    fn fail_trial(&mut self) {
+        if let Some(trial) = &mut self.trial {
+            trial.has_failed = true;
+        }
+    }
+
+    fn is_on_trial_in(&self, place: TrialPlace) -> bool {
+        self.trial.as_ref().is_some_and(|trial| trial.place == place)
+    }
+
+    /// Ends a trial that has failed. Returns its text, which comes again.
+    fn end_trial(&mut self, events: &mut Events) -> String {
+        let Some(trial) = self.trial.take() else { return String::new() };
+        events.drop_trial();
+        self.num_plain = trial.text.len();
+        self.state = match trial.place {
+            TrialPlace::Reasoning => State::Reasoning { is_fresh: false },
+            TrialPlace::Fence => State::Text,
+        };
+        (self.trims_lines, self.is_after_call) = (false, false);
+        trial.text
+    }
+
+    fn advance(&mut self, text: &str, around: &Surroundings, events: &mut Events) -> Progress {
         match &mut self.state {
             State::Text => self.read_text(text, around, events),
             State::Reasoning { is_fresh } => {
@@ -178,6 +279,7 @@ impl MarkerParser {
                 self.read_after(text, in_list, around, events)
             }
             State::Malformed => self.read_malformed(text, around, events),
+            State::AfterFence => self.read_after_fence(text, around, events),
         }
     }
 
@@ -190,36 +292,73 @@ impl MarkerParser {
             }
             self.trims_lines = false;
         }
+        if self.is_after_call && self.is_cut_end(text, around) {
+            events.markup(text);
+            return Progress::Used(text.len());
+        }
         if self.may_begin_bare && text.starts_with('{') {
             self.start(CallReader::Object(ObjectCall::new(true)), false);
             return Progress::Used(0);
         }
         let found = self.in_text.scan(text, around.is_last);
         let (Scan::Found { at, .. } | Scan::Hold { at }) = found else {
-            self.may_begin_bare = false;
+            (self.may_begin_bare, self.is_after_call) = (false, false);
             return give_text(text, text.len(), around, events, Events::text);
         };
         self.may_begin_bare &= at == 0;
+        self.is_after_call &= at == 0;
         let Scan::Found { length, index, .. } = found else {
             return give_text(text, at, around, events, Events::text);
         };
         let role = self.markers[index].1;
         let end = at + length;
+        self.is_after_call = false;
+        if role == Role::OpenFence && (self.trial.is_some() || at < self.num_plain) {
+            self.may_begin_bare = false;
+            events.text(&text[..end]);
+            return Progress::Used(end);
+        }
+        let is_reasoning = matches!(role, Role::OpenReasoning | Role::CloseReasoning);
+        if is_reasoning && self.trial.is_some() {
+            self.fail_trial();
+            return Progress::Used(at);
+        }
         let body = if role == Role::Token { at } else { without_lines(&text[..at]) };
         let marker = if matches!(role, Role::OpenFunction(_)) { at } else { end };
         events.text(&text[..body]);
+        if role == Role::OpenFence {
+            self.begin_trial(TrialPlace::Fence, &text[body..end], events);
+        }
         events.markup(&text[body..marker]);
         events.raw(&text[marker..end]);
         self.trims_lines = role != Role::Token;
+        self.take_marker(role);
+        Progress::Used(end)
+    }
+
+    /// Goes to the state after a marker in text.
+    fn take_marker(&mut self, role: Role) {
         match role {
             Role::OpenReasoning => self.state = State::Reasoning { is_fresh: true },
-            Role::OpenCall => self.state = State::Opened { in_list: false },
+            Role::OpenCall | Role::OpenFence => self.state = State::Opened { in_list: false },
             Role::OpenFunction(tags) => {
                 self.start(CallReader::Tagged(TaggedCall::new(tags)), false);
             }
             Role::CloseReasoning | Role::Structure | Role::Token => {}
         }
-        Progress::Used(end)
+    }
+
+    /// Whether the answer is cut within a marker that may follow a call.
+    fn is_cut_end(&self, text: &str, around: &Surroundings) -> bool {
+        let row = self.format.calls;
+        let close = match row.map(|row| &row.form) {
+            Some(CallForm::Python { close, .. }) => Some(*close),
+            _ => None,
+        };
+        let fence = self.is_on_trial_in(TrialPlace::Fence).then_some(CLOSE_FENCE);
+        let others = row.map_or(&[][..], |row| row.others);
+        let mut ends = others.iter().copied().chain(close).chain(fence);
+        around.is_last && ends.any(|end| end.len() > text.len() && end.starts_with(text))
     }
 
     fn read_reasoning(
@@ -247,7 +386,20 @@ impl MarkerParser {
             return give_text(text, at, around, events, Events::reasoning);
         };
         let end = at + length;
-        match self.markers[self.reasoning_markers[index]].1 {
+        let role = self.markers[self.reasoning_markers[index]].1;
+        match role {
+            Role::OpenCall | Role::OpenFunction(_) if at < self.num_plain => {
+                events.reasoning(&text[..end]);
+            }
+            Role::OpenCall | Role::OpenFunction(_) => {
+                let body = without_lines(&text[..at]);
+                let marker = if role == Role::OpenCall { end } else { at };
+                events.reasoning(&text[..body]);
+                self.begin_trial(TrialPlace::Reasoning, &text[body..end], events);
+                events.markup(&text[body..marker]);
+                events.raw(&text[marker..end]);
+                self.take_marker(role);
+            }
             Role::CloseReasoning => {
                 let body = without_lines(&text[..at]);
                 events.reasoning(&text[..body]);
@@ -284,7 +436,7 @@ impl MarkerParser {
             return Progress::Used(space);
         }
         match text.as_bytes()[0] {
-            b'[' if !in_list && !self.is_braced() => {
+            b'[' if !in_list && self.may_list() => {
                 events.markup("[");
                 self.state = State::Opened { in_list: true };
                 Progress::Used(1)
@@ -298,8 +450,10 @@ impl MarkerParser {
         }
     }
 
-    fn is_braced(&self) -> bool {
-        self.format.calls.is_some_and(|row| matches!(row.form, CallForm::Braced { .. }))
+    /// Whether calls may be in a list.
+    fn may_list(&self) -> bool {
+        let form = self.format.calls.map(|row| &row.form);
+        !matches!(form, Some(CallForm::Braced { .. })) || self.is_on_trial_in(TrialPlace::Fence)
     }
 
     /// Chooses the reader for a call that begins with `text`.
@@ -311,7 +465,11 @@ impl MarkerParser {
         events: &mut Events,
     ) -> Progress {
         let is_object = text.starts_with('{');
+        let is_fenced = self.is_on_trial_in(TrialPlace::Fence);
         let reader = match self.format.calls.map(|row| &row.form) {
+            // JSON in a fence is a call only if it has all that a call needs.
+            _ if is_fenced && is_object => CallReader::Object(ObjectCall::new(true)),
+            _ if is_fenced => return self.reject(),
             Some(CallForm::Braced { quote }) => {
                 CallReader::Bracketed(BracketedCall::new(Dialect::Braced { quote }))
             }
@@ -320,8 +478,7 @@ impl MarkerParser {
                 CallReader::Bracketed(BracketedCall::new(Dialect::Python))
             }
             Some(CallForm::Named { separator, id }) if !in_list => {
-                let markers = self.markers.iter().map(|(text, _)| text.as_str());
-                CallReader::Named(NamedCall::new(separator, *id, markers))
+                CallReader::Named(NamedCall::new(separator, *id, self.call_markers()))
             }
             Some(CallForm::Tagged(tags)) if !in_list => {
                 match begins(text, tags.function, around.is_last) {
@@ -360,6 +517,13 @@ impl MarkerParser {
             events.markup(&text[..space]);
             return Progress::Used(space);
         }
+        if self.is_cut_end(text, around) {
+            events.markup(text);
+            return Progress::Used(text.len());
+        }
+        if self.is_on_trial_in(TrialPlace::Fence) && !in_list {
+            return self.read_fence_end(text, around, events);
+        }
         if let Some(CallMarkers { form: CallForm::Python { close, in_lines }, .. }) = row {
             match begins(text, close, around.is_last) {
                 Begins::With => {
@@ -392,8 +556,59 @@ impl MarkerParser {
             self.start(CallReader::Object(ObjectCall::new(may_be_bare)), false);
         } else {
             (self.state, self.trims_lines) = (State::Text, true);
+            self.is_after_call = true;
         }
         Progress::Used(0)
+    }
+
+    /// Reads on after a call in a code fence.
+    fn read_fence_end(
+        &mut self,
+        text: &str,
+        around: &Surroundings,
+        events: &mut Events,
+    ) -> Progress {
+        if text.starts_with('{') {
+            self.state = State::Opened { in_list: false };
+            return Progress::Used(0);
+        }
+        match begins(text, CLOSE_FENCE, around.is_last) {
+            Begins::With => {
+                events.markup(CLOSE_FENCE);
+                self.state = State::AfterFence;
+                Progress::Used(CLOSE_FENCE.len())
+            }
+            Begins::Unclear => Progress::Wait(0),
+            Begins::Otherwise => {
+                self.fail_trial();
+                Progress::Used(0)
+            }
+        }
+    }
+
+    /// Reads on after a code fence with calls, where nothing but special tokens may follow.
+    fn read_after_fence(
+        &mut self,
+        text: &str,
+        around: &Surroundings,
+        events: &mut Events,
+    ) -> Progress {
+        let space = text.len() - text.trim_ascii_start().len();
+        if space > 0 {
+            events.markup(&text[..space]);
+            return Progress::Used(space);
+        }
+        match self.in_text.scan(text, around.is_last) {
+            Scan::Found { at: 0, length, index } if self.markers[index].1 == Role::Token => {
+                events.markup(&text[..length]);
+                Progress::Used(length)
+            }
+            Scan::Hold { at: 0 } => Progress::Wait(0),
+            _ => {
+                self.fail_trial();
+                Progress::Used(0)
+            }
+        }
     }
 
     fn read_malformed(
@@ -422,6 +637,19 @@ impl MarkerParser {
 
     /// Ends what is open. Returns text that may have been a call, and is none.
     pub(super) fn finish(&mut self, events: &mut Events) -> Option<String> {
+        if let Some(trial) = &self.trial {
+            let has_ended = match trial.place {
+                TrialPlace::Reasoning => true,
+                TrialPlace::Fence => {
+                    matches!(self.state, State::After { in_list: false } | State::AfterFence)
+                }
+            };
+            if !trial.has_call || !has_ended {
+                return Some(self.end_trial(events));
+            }
+            self.trial = None;
+            events.keep_trial();
+        }
         match std::mem::replace(&mut self.state, State::Text) {
             State::Call { reader, .. } if is_text_after_all(&reader) => {
                 self.may_begin_bare = false;
@@ -431,7 +659,7 @@ impl MarkerParser {
                 events.end_call(CallOutcome::Unfinished);
             }
             State::Malformed => events.end_call(CallOutcome::Malformed),
-            State::Text | State::Reasoning { .. } | State::After { .. } => {}
+            State::Text | State::Reasoning { .. } | State::After { .. } | State::AfterFence => {}
         }
         None
     }

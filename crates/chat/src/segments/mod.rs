@@ -83,6 +83,11 @@ pub struct OfferedTool {
 /// 5. The time is linear in the stream. Held back are at most a marker, eight line ends before it,
 ///    512 bytes that may become a call without a marker, what a call writes before its name, and
 ///    where a form is not JSON, one argument or (Gemma, Python) one call.
+/// 6. With tools, two kinds of calls depend on how the answer ends, and are held until then. Whole
+///    calls of offered tools in reasoning count if the reasoning is never closed. Such calls in a
+///    code fence (`` ```json ``) count if the answer ends with the fence.
+/// 7. Models forget to escape. Line ends, tabs and lone backslashes in the JSON strings of a call
+///    are escaped in its arguments.
 #[derive(Debug, Clone)]
 pub struct SegmentParser {
     format: AnswerFormat,
@@ -110,6 +115,14 @@ enum Progress {
     Again(usize, String),
 }
 
+impl Progress {
+    fn used(&self) -> usize {
+        match self {
+            Progress::Used(used) | Progress::Wait(used) | Progress::Again(used, _) => *used,
+        }
+    }
+}
+
 impl SegmentParser {
     /// A parser for one answer. Without [`with_tools`](Self::with_tools), JSON without a marker is
     /// text.
@@ -125,8 +138,10 @@ impl SegmentParser {
 
     /// Names the tools that the model was offered.
     pub fn with_tools(mut self, tools: Vec<OfferedTool>) -> SegmentParser {
-        if let Machine::Markers(machine) = &mut self.machine {
-            machine.expect_bare_calls(!tools.is_empty());
+        if let Machine::Markers(machine) = &mut self.machine
+            && !tools.is_empty()
+        {
+            machine.expect_calls();
         }
         self.tools = tools;
         self

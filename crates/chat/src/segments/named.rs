@@ -1,9 +1,8 @@
 //! A call whose name stands before its arguments.
 
-use super::call::{Fed, Surroundings, feed_object, header_overflow, is_name};
+use super::call::{Arguments, Fed, Surroundings, header_overflow, is_name};
 use super::events::Events;
 use super::family::IdForm;
-use super::json::Scanner;
 use super::markers::{Markers, Scan};
 
 /// A name, perhaps an id, a separator, and the arguments as JSON.
@@ -14,7 +13,7 @@ pub(super) struct NamedCall {
     header: String,
     /// The end of the header, or a marker that shows that it is none.
     ends: Markers,
-    arguments: Option<Scanner>,
+    arguments: Option<Arguments>,
 }
 
 impl NamedCall {
@@ -53,7 +52,7 @@ impl NamedCall {
         }
         let Some((name, id)) = self.name() else { return Fed::malformed(end) };
         events.start_call(name, id);
-        self.arguments = Some(Scanner::new());
+        self.arguments = Some(Arguments::new());
         self.feed_arguments(text, end, events)
     }
 
@@ -81,8 +80,8 @@ impl NamedCall {
     }
 
     fn feed_arguments(&mut self, text: &str, from: usize, events: &mut Events) -> Fed {
-        let Some(scanner) = &mut self.arguments else { return Fed::malformed(from) };
-        let fed = feed_object(scanner, &text[from..], events);
+        let Some(arguments) = &mut self.arguments else { return Fed::malformed(from) };
+        let fed = arguments.feed(&text[from..], events);
         Fed { used: from + fed.used, ..fed }
     }
 }

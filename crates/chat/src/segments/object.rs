@@ -2,7 +2,7 @@
 
 use super::call::{Fed, MAX_HEADER_BYTES, Surroundings};
 use super::events::Events;
-use super::json::{NoJson, Scanner, Step, is_object};
+use super::json::{Mender, NoJson, Scanner, Step, is_object};
 
 /// `{"name": …, "arguments": {…}}`, also with `parameters`, or with Cohere's `tool_name`.
 #[derive(Debug, Clone)]
@@ -18,6 +18,7 @@ pub(super) struct ObjectCall {
     early: String,
     has_arguments: bool,
     in_arguments: bool,
+    mender: Mender,
     is_announced: bool,
     /// Whether the text may turn out to be no call, because no marker said so.
     pub(super) is_tentative: bool,
@@ -43,6 +44,7 @@ impl ObjectCall {
             early: String::new(),
             has_arguments: false,
             in_arguments: false,
+            mender: Mender::default(),
             is_announced: false,
             is_tentative,
             num_read: 0,
@@ -95,7 +97,9 @@ impl ObjectCall {
             }
             Step::StringEnd => {
                 if let Some(captured) = self.captured.take() {
-                    let text = serde_json::from_slice(&captured).map_err(|_| NoJson)?;
+                    let string = String::from_utf8(captured).map_err(|_| NoJson)?;
+                    let string = Mender::default().push(&string);
+                    let text = serde_json::from_str(&string).map_err(|_| NoJson)?;
                     if self.scanner.is_key() {
                         self.take_key(text)?;
                     } else {
@@ -148,7 +152,7 @@ impl ObjectCall {
             }
             Field::Id => self.id = Some(text),
             // The arguments as OpenAI's API writes them: a text that contains JSON.
-            Field::Arguments if is_object(&text) => self.early = text,
+            Field::Arguments if is_object(&text) => self.early = Mender::default().push(&text),
             Field::Arguments => return Err(NoJson),
             Field::Other => {}
         }
@@ -165,10 +169,11 @@ impl ObjectCall {
     }
 
     fn hand_on(&mut self, json: &str, events: &mut Events) {
+        let json = self.mender.push(json);
         if self.is_announced {
-            events.arguments(json);
+            events.arguments(&json);
         } else {
-            self.early.push_str(json);
+            self.early.push_str(&json);
         }
     }
 

@@ -111,12 +111,15 @@ impl TaggedCall {
         }
         let key = begins(rest, self.tags.key, around.is_last);
         let end = begins(rest, self.tags.end, around.is_last);
+        // An answer that is cut within the last tag has all of the call.
+        let is_cut_end =
+            around.is_last && self.tags.end.starts_with(rest) && !self.tags.key.starts_with(rest);
         if key == Begins::With {
             self.part = Part::Key;
             Fed::more(space + self.tags.key.len())
-        } else if end == Begins::With {
+        } else if end == Begins::With || is_cut_end {
             events.arguments(if self.num_arguments == 0 { "{}" } else { "}" });
-            Fed::complete(space + self.tags.end.len())
+            Fed::complete(space + rest.len().min(self.tags.end.len()))
         } else if key == Begins::Unclear || end == Begins::Unclear {
             Fed::more(space)
         } else {

@@ -3,8 +3,8 @@
 use cairn_chat::{AnswerFormat, SegmentParser};
 
 use crate::kit::{
-    ARGUMENTS, Part, call, call_with_id, check, malformed, parts, reasoning, segments, text,
-    unfinished,
+    ARGUMENTS, Part, call, call_with_id, check, check_after, malformed, parser, parts, reasoning,
+    segments, text, unfinished,
 };
 
 #[test]
@@ -53,7 +53,7 @@ fn hermes_calls_are_json_between_tags() {
     check("<tool_call>[]</tool_call>b", &[text("b")]);
     // A brace too many does not undo the call.
     check(r#"<tool_call>{"name":"f"}}</tool_call>"#, &[call("f", "{}"), text("}")]);
-    // Within reasoning there are no calls.
+    // In reasoning that is closed there are no calls.
     check("<think>a <tool_call>{</think>b", &[reasoning("a <tool_call>{"), text("b")]);
     check("a </tool_call> <tool_cal", &[text("a "), text(" <tool_cal")]);
 }
@@ -91,13 +91,173 @@ fn a_malformed_call_keeps_its_text() {
         &[malformed("", r#"{"name": "f", "arguments": [1]}"#)],
     );
     check(r#"<tool_call>{"name":"f","name":"g"}"#, &[malformed("", r#"{"name":"f","name":"g"}"#)]);
+}
+
+#[test]
+fn escapes_what_calls_forgot_to_escape() {
+    let check = |answer: &str, expected: &[Part]| check("hermes", answer, expected);
     check(
-        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"line\nend\"}}\
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"line\n\tend\r\n\"}}</tool_call>\
          <tool_call>{\"name\":\"g\"}",
-        &[
-            malformed("f", "{\"name\": \"f\", \"arguments\": {\"a\": \"line\nend\"}}"),
-            call("g", "{}"),
-        ],
+        &[call("f", r#"{"a": "line\n\tend\r\n"}"#), call("g", "{}")],
+    );
+    check(
+        r#"<tool_call>{"name": "f", "arguments": {"a": "\d+ \n C:\work \u12"}}</tool_call>"#,
+        &[call("f", r#"{"a": "\\d+ \n C:\\work \\u12"}"#)],
+    );
+    check(
+        "<tool_call>{\"arguments\": {\"a\": \"\n\"}, \"name\": \"f\"}</tool_call>",
+        &[call("f", r#"{"a": "\n"}"#)],
+    );
+    // Arguments as a text of JSON, escaped only once.
+    check(
+        r#"<tool_call>{"name":"f","arguments":"{\"a\":\"b\nc\"}"}</tool_call>"#,
+        &[call("f", r#"{"a":"b\nc"}"#)],
+    );
+    check(
+        r#"<tool_call>{"name":"f","arguments":{"a":"b\"#,
+        &[unfinished("f", r#"{"a":"b"#, r#"{"name":"f","arguments":{"a":"b\"#)],
+    );
+    crate::kit::check(
+        "mistral",
+        "[TOOL_CALLS]f[ARGS]{\"a\": \"\\d\n\"}",
+        &[call("f", r#"{"a": "\\d\n"}"#)],
+    );
+    crate::kit::check(
+        "llama3",
+        "{\"name\": \"time\", \"parameters\": {\"a\": \"1\n2\"}}",
+        &[call("time", r#"{"a": "1\n2"}"#)],
+    );
+}
+
+#[test]
+fn markers_in_arguments_do_not_end_calls() {
+    for marker in ["</tool_call>", "<tool_call>", "</think>", "<think>", "<|im_end|>", "```"] {
+        let arguments = format!("{{\"city\": \"a {marker} b\"}}");
+        let json = format!("{{\"name\": \"weather\", \"arguments\": {arguments}}}");
+        let tagged = format!("<tool_call>\n{json}\n</tool_call>");
+        let expected = [call("weather", &arguments)];
+        check("hermes", &tagged, &expected);
+        check("hermes", &format!("<think>{tagged}"), &expected);
+        check("hermes", &format!("```json\n{json}\n```"), &expected);
+        let tags = format!(
+            "<tool_call>\n<function=weather>\n<parameter=city>\na {marker} b\n</parameter>\n\
+             </function>\n</tool_call>"
+        );
+        check("qwen3-coder", &tags, &expected);
+        check("qwen3-coder", &format!("<think>{tags}"), &expected);
+    }
+}
+
+#[test]
+fn calls_in_reasoning_count_if_it_stays_open() {
+    let one = "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>";
+    let time = || call("time", "{}");
+    let check = |answer: &str, expected: &[Part]| check("hermes", answer, expected);
+    check(&format!("<think>\nI look.\n{one}"), &[reasoning("I look."), time()]);
+    check(&format!("<think>{one}\n{one}<|im_end|>"), &[time(), time()]);
+    check(&format!("<think>a{one}\nThat is all."), &[reasoning("a"), time(), text("That is all.")]);
+    let cut = &one[..one.len() - 5];
+    check(&format!("<think>a{cut}"), &[reasoning("a"), time()]);
+    check(&format!("<think>a{one}b</think>c"), &[reasoning(&format!("a{one}b")), text("c")]);
+    check(&format!("<think>a\n{one}\n</think>\n{one}"), &[reasoning(&format!("a\n{one}")), time()]);
+    // A call of another tool, or one that is not whole, is part of the reasoning.
+    let other = one.replace("time", "move");
+    check(&format!("<think>{other}b"), &[reasoning(&format!("{other}b"))]);
+    check(&format!("<think>{other}{one}"), &[reasoning(&other), time()]);
+    let begun = &one[..40];
+    check(&format!("<think>{begun}"), &[reasoning(begun)]);
+    check(&format!("<think>{begun}</think>b"), &[reasoning(begun), text("b")]);
+    let prose = "Some write <tool_call> and <function=time>, others {}.";
+    check(&format!("<think>{prose}</think>b"), &[reasoning(prose), text("b")]);
+    check(&format!("<think>{prose}\n{one}"), &[reasoning(prose), time()]);
+    check_after(("<think>", "hermes"), "…<think>\n", one, &[time()]);
+    let tags = "<function=time>\n<parameter=city>\na\n</parameter>\n</function>\n</tool_call>";
+    let opened = format!("Hm.\n<tool_call>\n{tags}");
+    let expected = [reasoning("Hm."), call("time", r#"{"city": "a"}"#)];
+    check_after(("<think>", "qwen3-coder"), "…<think>\n", &opened, &expected);
+    check_after(("<think>", "qwen3-coder"), "…<think>\n", &format!("Hm.\n{tags}"), &expected);
+}
+
+#[test]
+fn without_tools_reasoning_has_no_calls() {
+    let answer = "<think>a<tool_call>{\"name\": \"time\"}</tool_call>";
+    let parser = SegmentParser::new(AnswerFormat::named("<think>", "hermes"));
+    let expected = [reasoning("a<tool_call>{\"name\": \"time\"}</tool_call>")];
+    assert_eq!(parts(&segments(&parser, &[answer])), expected);
+}
+
+#[test]
+fn calls_in_a_last_fence_count() {
+    let time = || call("time", r#"{"a": 1}"#);
+    let json = r#"{"name": "time", "arguments": {"a": 1}}"#;
+    for calls in ["hermes", "llama3", "gemma3", "gemma4", "deepseek-v3"] {
+        let check = |answer: &str, expected: &[Part]| check(calls, answer, expected);
+        let fence = format!("```json\n{json}\n```");
+        check(&fence, &[time()]);
+        check(&format!("I look.\n\n{fence}\n<|im_end|>"), &[text("I look."), time()]);
+        check(&format!("<think>a</think>\n{fence}"), &[reasoning("a"), time()]);
+        check(&format!("```json\n[{json}, {json}]\n```"), &[time(), time()]);
+        check(&format!("```json\n{json}\n{json}\n``"), &[time(), time()]);
+        for other in [
+            format!("{fence}\nThis looks."),
+            format!("{fence}\n{fence}"),
+            "```json\n{\"name\": \"time\"}\n```".to_owned(),
+            "```json\n{\"name\": \"move\", \"arguments\": {}}\n```".to_owned(),
+            "```json\n{\"a\": 1}\n```\n".to_owned(),
+            "```json\n{\"name\": \"time\", \"argu".to_owned(),
+            format!("```json\n[{json}, 1]\n```"),
+            "```json5\n{}\n```".to_owned(),
+            "```json\n\n```".to_owned(),
+            "```json".to_owned(),
+        ] {
+            if other.starts_with(&format!("{fence}\n```")) {
+                check(&other, &[text(&fence), time()]);
+            } else {
+                check(&other, &[text(&other)]);
+            }
+        }
+    }
+    let parser = SegmentParser::new(AnswerFormat::named("<think>", "hermes"));
+    let fence = format!("```json\n{json}\n```");
+    assert_eq!(parts(&segments(&parser, &[&fence])), [text(&fence)]);
+}
+
+#[test]
+fn answers_cut_in_a_closing_marker_leave_nothing() {
+    for (calls, answer) in [
+        ("hermes", "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>"),
+        ("hermes", "<tool_call>\n{\"name\": \"time\"}\n{\"name\": \"f\"}\n</tool_call>"),
+        ("phi4", "<|tool_call|>[{\"name\": \"time\", \"arguments\": {}}]<|/tool_call|>"),
+        ("deepseek-v3.1", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        (
+            "deepseek-v3",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>",
+        ),
+        ("lfm2", "<|tool_call_start|>[time()]<|tool_call_end|>"),
+        ("gemma3", "```tool_code\ntime()\n```"),
+        ("gemma4", "<|tool_call>call:time{}<tool_call|>"),
+        ("qwen3-coder", "<tool_call>\n<function=time>\n</function>\n</tool_call>"),
+        (
+            "glm-4.5",
+            "<tool_call>time\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        ),
+    ] {
+        let parser = parser(AnswerFormat::named("<think>", calls), "");
+        let whole = parts(&segments(&parser, &[answer]));
+        let last = answer.trim_end_matches("</tool_call>").trim_end().len();
+        let last = if last < answer.len() { last } else { answer.rfind('<').unwrap_or(last) };
+        let last = if calls == "gemma3" { answer.len() - 4 } else { last };
+        for (cut, _) in answer.char_indices().filter(|(cut, _)| *cut > last + 2) {
+            check(calls, &answer[..cut], &whole);
+        }
+    }
+    check("qwen3-coder", "<tool_call>\n<function=time>\n</func", &[call("time", "{}")]);
+    // Other text after a call stays.
+    check(
+        "hermes",
+        "<tool_call>{\"name\":\"f\"}</tool_call>\na </t",
+        &[call("f", "{}"), text("a </t")],
     );
 }
 
