@@ -346,6 +346,8 @@ pub struct TokenLogprob {
     pub token: u32,
     /// Its text, with a leading space where it has one.
     pub text: String,
+    /// Its bytes, which are not UTF-8 if it ends within a character. `None` if they are unknown.
+    pub bytes: Option<Vec<u8>>,
     /// Natural logarithm of its probability before sampling filters.
     pub logprob: f32,
     /// The most likely tokens with theirs, best first.
@@ -359,6 +361,8 @@ pub struct TopLogprob {
     pub token: u32,
     /// Its text, with a leading space where it has one.
     pub text: String,
+    /// Its bytes, as in [`TokenLogprob::bytes`].
+    pub bytes: Option<Vec<u8>>,
     /// Natural logarithm of its probability before sampling filters.
     pub logprob: f32,
 }

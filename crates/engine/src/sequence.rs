@@ -295,11 +295,18 @@ impl Sequence {
         (logprob, top): (f32, Vec<(u32, f32)>),
     ) -> Result<TokenLogprob, LmError> {
         let tokenizer = &self.loaded.model.tokenizer;
+        let written = |token| {
+            let text = tokenizer.token_text(token)?;
+            let bytes = tokenizer.token_bytes(token, &text);
+            Ok::<_, LmError>((text, bytes))
+        };
         let top = top.into_iter().map(|(token, logprob)| {
-            Ok(TopLogprob { token, text: tokenizer.token_text(token)?, logprob })
+            let (text, bytes) = written(token)?;
+            Ok(TopLogprob { token, text, bytes, logprob })
         });
         let top = top.collect::<Result<_, LmError>>()?;
-        Ok(TokenLogprob { token, text: tokenizer.token_text(token)?, logprob, top })
+        let (text, bytes) = written(token)?;
+        Ok(TokenLogprob { token, text, bytes, logprob, top })
     }
 
     /// Whether the answer ends here, because one tool call was asked for.

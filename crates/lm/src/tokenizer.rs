@@ -32,6 +32,8 @@ pub struct Tokenizer {
     /// The same tokenizer, but it encodes special tokens in a text as ordinary text.
     plain: Inner,
     decoding: Decoding,
+    /// `None` if tokens do not say which bytes they stand for.
+    token_form: Option<TokenForm>,
     special_tokens: Vec<(String, u32)>, // by id
     special: SpecialTokens,
     template: Option<ChatTemplate>,
@@ -55,6 +57,7 @@ impl Tokenizer {
         check_growth(&json).map_err(refuse)?;
         let inner = caught(|| Inner::from_bytes(json.to_string())).map_err(refuse)?;
         let decoding = Decoding::of(&inner);
+        let token_form = TokenForm::of(&inner);
         let mut plain = inner.clone();
         plain.set_encode_special_tokens(true);
         let mut special_tokens: Vec<(String, u32)> = inner
@@ -80,7 +83,16 @@ impl Tokenizer {
         let template =
             template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
         let template = template.map(|template| template.with_clock(today));
-        Ok(Tokenizer { path, inner, plain, decoding, special_tokens, special, template })
+        Ok(Tokenizer {
+            path,
+            inner,
+            plain,
+            decoding,
+            token_form,
+            special_tokens,
+            special,
+            template,
+        })
     }
 
     /// The id of a token, special or not.
@@ -135,6 +147,18 @@ impl Tokenizer {
         Ok(twice.strip_prefix(once.as_str()).map_or(once.clone(), str::to_owned))
     }
 
+    /// Returns the bytes of a token with this [`text`](Self::token_text). They are not UTF-8 if the
+    /// token ends within a character. `None` if they are unknown.
+    pub fn token_bytes(&self, token: u32, text: &str) -> Option<Vec<u8>> {
+        let is_whole = !text.contains('\u{FFFD}');
+        let is_added = self.inner.get_added_vocabulary().simple_id_to_token(token).is_some();
+        let written = self.inner.id_to_token(token).filter(|_| !is_added);
+        let own =
+            written.zip(self.token_form.as_ref()).and_then(|(token, form)| form.bytes(&token));
+        let own = own.filter(|own| !is_whole || std::str::from_utf8(own).is_err());
+        own.or_else(|| is_whole.then(|| text.as_bytes().to_vec()))
+    }
+
     /// The bytes of the first `num_tokens` tokens, by id; none for ids that are not used. Those of
     /// special tokens are behind `special_mark`.
     pub(crate) fn vocabulary(
@@ -142,29 +166,18 @@ impl Tokenizer {
         num_tokens: usize,
         special_mark: u8,
     ) -> Result<Vec<Vec<u8>>, LmError> {
-        let decoder = serde_json::to_string(&self.inner.get_decoder()).unwrap_or_default();
-        let is_byte_level = decoder.contains("\"ByteLevel\"");
-        if !is_byte_level && !decoder.contains("\"ByteFallback\"") {
+        let Some(form) = &self.token_form else {
             let reason = "its tokens do not say which bytes they stand for".to_owned();
             return Err(LmError::Grammar { reason });
-        }
-        let bytes_of_chars: HashMap<char, u8> =
-            byte_letters().into_iter().zip(0..=u8::MAX).collect();
+        };
         let added = self.inner.get_added_tokens_decoder();
         let bytes = |id: u32| -> Vec<u8> {
             if let Some(token) = added.get(&id) {
                 let mark = token.special.then_some(special_mark);
                 return mark.into_iter().chain(token.content.bytes()).collect();
             }
-            let Some(token) = self.inner.id_to_token(id) else { return Vec::new() };
-            if is_byte_level {
-                let byte = |char: char| bytes_of_chars.get(&char).copied();
-                return token.chars().map(byte).collect::<Option<_>>().unwrap_or_default();
-            }
-            match byte_of(&token) {
-                Some(byte) => vec![byte],
-                None => token.replace('▁', " ").into_bytes(),
-            }
+            let token = self.inner.id_to_token(id);
+            token.and_then(|token| form.bytes(&token)).unwrap_or_default()
         };
         Ok((0..num_tokens as u32).map(bytes).collect())
     }
@@ -223,6 +236,38 @@ pub(crate) fn tokenizer_config(folder: &Path) -> Result<Value, LmError> {
 fn today() -> Date {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Date::from_unix_seconds(since_1970.map_or(0, |elapsed| elapsed.as_secs() as i64))
+}
+
+/// How the vocabulary writes the bytes of a token.
+#[derive(Debug)]
+enum TokenForm {
+    /// A letter for each byte.
+    Letters(HashMap<char, u8>),
+    /// Text with `▁` for a space, or `<0xE2>` for a byte.
+    ByteFallback,
+}
+
+impl TokenForm {
+    fn of(tokenizer: &Inner) -> Option<Self> {
+        let decoder = serde_json::to_string(&tokenizer.get_decoder()).unwrap_or_default();
+        if decoder.contains("\"ByteLevel\"") {
+            return Some(TokenForm::Letters(byte_letters().into_iter().zip(0..=u8::MAX).collect()));
+        }
+        decoder.contains("\"ByteFallback\"").then_some(TokenForm::ByteFallback)
+    }
+
+    /// `None` if the token has a letter that stands for no byte.
+    fn bytes(&self, token: &str) -> Option<Vec<u8>> {
+        match self {
+            TokenForm::Letters(letters) => {
+                token.chars().map(|char| letters.get(&char).copied()).collect()
+            }
+            TokenForm::ByteFallback => Some(match byte_of(token) {
+                Some(byte) => vec![byte],
+                None => token.replace('▁', " ").into_bytes(),
+            }),
+        }
+    }
 }
 
 /// How tokens become text.

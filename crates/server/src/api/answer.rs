@@ -88,12 +88,37 @@ pub(super) enum Part {
     Call { id: String, name: String, arguments: String },
 }
 
-/// A token with its text and log-probability, and those of the likeliest ones.
+/// A token with its log-probability, and the likeliest ones with theirs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TokenText {
-    pub(super) text: String,
+    pub(super) written: WrittenToken,
     pub(super) logprob: f32,
-    pub(super) top: Vec<(String, f32)>,
+    pub(super) top: Vec<(WrittenToken, f32)>,
+}
+
+/// A token as text and as bytes, which are not UTF-8 if it ends within a character.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct WrittenToken {
+    pub(super) text: String,
+    pub(super) bytes: Option<Vec<u8>>,
+}
+
+impl WrittenToken {
+    /// Returns the text as OpenAI writes it, with bytes that are no character as `\xe2`.
+    pub(super) fn escaped_text(&self) -> String {
+        let Some(bytes) = &self.bytes else { return self.text.clone() };
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(chunk.valid());
+            text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+        }
+        text
+    }
+
+    /// Whether the token has bytes that are no character.
+    pub(super) fn is_cut(&self) -> bool {
+        self.bytes.as_ref().is_some_and(|bytes| std::str::from_utf8(bytes).is_err())
+    }
 }
 
 /// How an answer has ended.
@@ -131,9 +156,13 @@ impl Ending {
 
 impl TokenText {
     fn of(token: TokenLogprob) -> Self {
-        let TokenLogprob { text, logprob, top, .. } = token;
-        let top = top.into_iter().map(|top| (top.text, finite(top.logprob))).collect();
-        TokenText { text, logprob: finite(logprob), top }
+        let TokenLogprob { text, bytes, logprob, top, .. } = token;
+        let top = top.into_iter().map(|top| {
+            let written = WrittenToken { text: top.text, bytes: top.bytes };
+            (written, finite(top.logprob))
+        });
+        let written = WrittenToken { text, bytes };
+        TokenText { written, logprob: finite(logprob), top: top.collect() }
     }
 }
 

@@ -346,20 +346,19 @@ pub(super) fn usage(end: &Ending) -> CompletionUsage {
 }
 
 fn logprobs(tokens: Vec<TokenText>) -> Option<ChatChoiceLogprobs> {
-    let token = |TokenText { text, logprob, top }: TokenText| ChatCompletionTokenLogprob {
-        bytes: bytes(&text),
-        token: text,
+    let token = |TokenText { written, logprob, top }: TokenText| ChatCompletionTokenLogprob {
+        token: written.escaped_text(),
+        bytes: written.bytes,
         logprob,
         top_logprobs: top
             .into_iter()
-            .map(|(text, logprob)| TopLogprobs { bytes: bytes(&text), token: text, logprob })
+            .map(|(written, logprob)| TopLogprobs {
+                token: written.escaped_text(),
+                bytes: written.bytes,
+                logprob,
+            })
             .collect(),
     };
     let content: Vec<_> = tokens.into_iter().map(token).collect();
     (!content.is_empty()).then_some(ChatChoiceLogprobs { content: Some(content), refusal: None })
-}
-
-/// A token's bytes; none for one that is a part of a character, whose text does not say them.
-fn bytes(text: &str) -> Option<Vec<u8>> {
-    (!text.contains('\u{fffd}')).then(|| text.as_bytes().to_vec())
 }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::MAX_ANSWERS;
 use super::answer::{
-    Answer, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, new_id, now_s,
+    Answer, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, WrittenToken, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat::{stops, usage};
@@ -232,14 +232,23 @@ fn logprobs(tokens: Vec<TokenText>, num_chars: &mut u32) -> Option<Logprobs> {
         return None;
     }
     let mut all = Logprobs::default();
-    for TokenText { text, logprob, top } in tokens {
+    for TokenText { written, logprob, top } in tokens {
         all.text_offset.push(*num_chars);
-        *num_chars += u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-        all.tokens.push(text);
+        *num_chars += u32::try_from(written.text.chars().count()).unwrap_or(u32::MAX);
+        all.tokens.push(token_text(&written));
         all.token_logprobs.push(Some(logprob));
-        let top: Map<String, Value> =
-            top.into_iter().map(|(text, logprob)| (text, logprob.into())).collect();
+        let top: Map<String, Value> = top
+            .into_iter()
+            .map(|(written, logprob)| (token_text(&written), logprob.into()))
+            .collect();
         all.top_logprobs.push(top.into());
     }
     Some(all)
+}
+
+/// Returns the text of a token. This form has no field for bytes, so OpenAI marks a token that ends
+/// within a character.
+fn token_text(token: &WrittenToken) -> String {
+    let text = token.escaped_text();
+    if token.is_cut() { format!("bytes:{text}") } else { text }
 }

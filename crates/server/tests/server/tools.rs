@@ -606,3 +606,43 @@ async fn a_schema_whose_values_never_end_is_refused_before_the_first_event() {
     }
     running.end().await;
 }
+
+/// Each byte of an answer is a token of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_within_characters_have_bytes() {
+    let answer = "a 👩é";
+    let running = start_saying(answer, SHOWS_NOTHING).await;
+    let mut asked = json!({
+        "model": "scripted", "temperature": 0, "max_tokens": 400, "logprobs": true,
+        "top_logprobs": 2, "messages": [{ "role": "user", "content": "Where is it?" }],
+    });
+    let whole = ask(&running, CHAT, &asked).await;
+    let tokens = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let texts = ["a", " ", r"\xf0", r"\x9f", r"\x91", r"\xa9", r"\xc3", r"\xa9"];
+    assert_eq!(tokens.len(), texts.len());
+    for ((token, byte), text) in tokens.iter().zip(answer.bytes()).zip(texts) {
+        assert_eq!((&token["token"], &token["bytes"]), (&json!(text), &json!([byte])));
+        let top = &token["top_logprobs"][0];
+        assert_eq!((&top["token"], &top["bytes"]), (&token["token"], &token["bytes"]));
+    }
+    asked["stream"] = true.into();
+    let mut streamed = Vec::new();
+    for (_, data) in events(&running, CHAT, &asked).await {
+        let chunk: Value = serde_json::from_str(&data).unwrap_or_default();
+        let content = chunk["choices"][0]["logprobs"]["content"].as_array().cloned();
+        streamed.extend(content.unwrap_or_default());
+    }
+    assert_eq!(&streamed, tokens);
+
+    let asked = json!({
+        "model": "scripted", "temperature": 0, "max_tokens": 400, "logprobs": 1, "prompt": "Q",
+    });
+    let whole = ask(&running, "/v1/completions", &asked).await;
+    let logprobs = &whole["choices"][0]["logprobs"];
+    assert_eq!(
+        (&logprobs["tokens"][1], &logprobs["tokens"][2]),
+        (&json!(" "), &json!(r"bytes:\xf0"))
+    );
+    assert!(logprobs["top_logprobs"][2][r"bytes:\xf0"].is_number(), "{logprobs}");
+    running.end().await;
+}
