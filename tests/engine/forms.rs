@@ -59,6 +59,22 @@ async fn a_schema_may_be_nested_as_deeply_as_json_may() {
     assert_eq!(answer.text, format!("{}null{}", "[".repeat(100), "]".repeat(100)));
 }
 
+#[tokio::test]
+async fn json_has_at_most_one_blank_in_a_row() {
+    let engine = engine().await;
+    let digit = json!({ "type": "integer", "minimum": 0, "maximum": 9 });
+    let digits = json!({ "type": "array", "items": digit, "minItems": 2, "maxItems": 2 });
+    let schema = json!({ "type": "object", "required": ["a", "b"], "additionalProperties": false,
+        "properties": { "a": digits, "b": { "type": "object", "additionalProperties": false } } });
+    let mut request = of_schema(&schema, 1);
+    request.sampling.logit_bias.extend(b" \n\t\r".map(|byte| (u32::from(byte), 50.0)));
+    let text = answered(&engine, request).await.text;
+    let is_json = serde_json::from_str::<Value>(&text).is_ok();
+    let blanks = text.matches(|char: char| char.is_whitespace()).count();
+    let has_two = text.as_bytes().windows(2).any(|two| two.iter().all(u8::is_ascii_whitespace));
+    assert!(is_json && blanks > 5 && !has_two, "{text:?}");
+}
+
 async fn answered(engine: &Engine, request: GenerateRequest) -> Answer {
     finish(&mut engine.generate(request)).await.expect("an answer")
 }

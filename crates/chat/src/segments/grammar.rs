@@ -54,8 +54,8 @@ struct Rules<'a> {
 
 /// Any text without special tokens.
 const ANY: &str = "/(?s:.*)/";
-/// Blanks in JSON: enough to indent it, and an end, because small models write them for ever.
-const BLANKS: &str = "[ \\n\\t]{0,20}";
+/// A blank in JSON, at most one between two tokens: small models write as many as they may.
+const BLANKS: &str = "[ \\n]";
 
 impl AnswerFormat {
     /// The grammar of answers of this form to a rendered prompt. None if the family writes its
