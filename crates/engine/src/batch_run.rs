@@ -9,6 +9,7 @@ use cairn_lm::batch::{
     BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId,
 };
 use cairn_lm::cache::LayerCache;
+use tokio::sync::watch;
 
 use crate::EngineError;
 use crate::generate_job::GenerateJob;
@@ -87,7 +88,7 @@ impl BatchRun {
             caches: Some(caches),
             return_caches: request.uses_prompt_cache(),
             boundaries: if sequence.sampled.is_empty() {
-                sequence.uncached_checkpoints_at()
+                sequence.uncached_stops()
             } else {
                 Vec::new()
             },
@@ -96,6 +97,15 @@ impl BatchRun {
         })?;
         self.rows.insert(id, sequence);
         Ok(())
+    }
+
+    /// Makes the reading of a prompt stop after `num_tokens` of it.
+    pub(crate) fn stop_reading_at(&mut self, stop: &watch::Receiver<bool>, num_tokens: usize) {
+        let mut rows = self.rows.iter();
+        let row = rows.find(|(_, row)| row.job.stop.same_channel(stop));
+        if let Some((&id, sequence)) = row {
+            self.generator.add_boundary(id, sequence.uncached_position(num_tokens));
+        }
     }
 
     /// Decodes a token for every row, and returns how many there were.
@@ -152,6 +162,14 @@ impl BatchRun {
             sequence.prefilled(progress.processed);
             // Behind a prompt that was read elsewhere, positions are counted from another place.
             let is_first = sequence.sampled.is_empty();
+            if sequence.is_awaited() {
+                let row = caught("copying a beginning that is shared", || {
+                    Ok(self.generator.extract_cache(progress.id)?)
+                });
+                if let Ok(Some(row)) = row {
+                    sequence.awaited.keep(row.caches);
+                }
+            }
             if is_first && progress.end_of_segment && sequence.is_checkpoint(progress.processed) {
                 let row =
                     caught("copying a state", || Ok(self.generator.extract_cache(progress.id)?));

@@ -147,6 +147,7 @@ mod tests {
 
     use super::*;
     use crate::request::{FinishedGeneration, PromptInput};
+    use crate::restoring::Restored;
     use crate::scripted_model::worker_with;
     use crate::sequence::Sequence;
 
@@ -162,7 +163,7 @@ mod tests {
             let (mut job, (mut events, stop)) =
                 GenerateJob::new(request, None, watch::channel(false).1);
             job.cancel = Cancel::new(move || stop.send(true).is_ok());
-            let began = Sequence::begin(&mut worker, job, Instant::now(), None);
+            let began = Sequence::begin(&mut worker, job, Restored::default());
             let (sequence, caches) = began.unwrap_or_else(|error| panic!("{error}"));
             assert!(sequence.job.is_stopped() && caches.is_empty());
             sequence.finish(&mut worker, FinishReason::Cancelled, caches);

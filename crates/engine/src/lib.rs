@@ -66,6 +66,7 @@ mod scoring;
 mod scripted_model;
 mod segments;
 mod sequence;
+mod shared_reading;
 mod slice_limits;
 mod slice_policy;
 mod status;

@@ -7,6 +7,7 @@ use crate::generate_job::GenerateJob;
 use crate::lookup::{draft_query, query};
 use crate::model_pool::Loaded;
 use crate::prompt_cache::{Blocking, PendingRestore};
+use crate::shared_reading::{Awaited, ReadBeginning};
 use crate::worker::Worker;
 
 /// A request whose prompt's beginning is being restored from chunks, a chunk at a time.
@@ -24,12 +25,22 @@ pub(crate) struct Restored {
     pub(crate) pending: Option<PendingRestore>,
     /// The same of its draft model.
     pub(crate) of_draft: Option<PendingRestore>,
+    /// A beginning of the prompt that another request has read. With it, nothing is looked up.
+    pub(crate) shared: Option<ReadBeginning>,
+    /// Beginnings of the prompt that others wait for.
+    pub(crate) awaited: Awaited,
 }
 
 impl Default for Restored {
     /// Nothing, of a lookup that begins now.
     fn default() -> Self {
-        Restored { began: Instant::now(), pending: None, of_draft: None }
+        Restored {
+            began: Instant::now(),
+            pending: None,
+            of_draft: None,
+            shared: None,
+            awaited: Awaited::default(),
+        }
     }
 }
 
@@ -65,7 +76,8 @@ impl Restoring {
                 worker.cache.begin_restore(&draft.model, &draft_query(request, prompt, &draft))
             });
             let has_any = pending.is_some() || of_draft.is_some();
-            Ok(has_any.then_some((loaded, Restored { began, pending, of_draft })))
+            Ok(has_any
+                .then_some((loaded, Restored { began, pending, of_draft, ..Restored::default() })))
         });
         match begun {
             Ok(Some((loaded, restored))) => {

@@ -6,7 +6,7 @@ mod run;
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_chat::FinishReason;
 use cairn_lm::batch::BatchOptions;
@@ -19,11 +19,15 @@ use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
 use crate::generate_job::GenerateJob;
 use crate::guard::caught;
+use crate::lookup::query;
 use crate::model_pool::Loaded;
 use crate::prompt_cache::Blocking;
 use crate::request::{GenerateEvent, Speculation};
 use crate::restoring::{Restored, Restoring};
 use crate::sequence::Sequence;
+use crate::shared_reading::{
+    Candidate, Followed, Following, LEAST_SHARED_TOKENS, Leader, ReadBeginning, find_leader,
+};
 use crate::slice_policy::{QueueCounts, Slice, SliceCosts, SlicePolicy};
 use crate::task::Task;
 use crate::unbatched::{RunStep, UnbatchedRun};
@@ -44,6 +48,8 @@ pub(crate) struct Scheduler {
     runs: Vec<Run>,
     /// Sequences whose prompts are being restored; they become runs then. They take turns.
     restoring: VecDeque<Restoring>,
+    /// Requests that wait until another has read the beginning that both share.
+    following: Vec<Following>,
     num_slices: u64,
 }
 
@@ -72,18 +78,21 @@ impl Scheduler {
             clock,
             runs: Vec::new(),
             restoring: VecDeque::new(),
+            following: Vec::new(),
             num_slices: 0,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.restoring.is_empty()
+        self.runs.is_empty() && self.restoring.is_empty() && self.following.is_empty()
     }
 
     /// Whether another sequence of this model may begin.
     pub(crate) fn has_room(&self, model: &Rc<Loaded>) -> bool {
         let restoring = self.restoring.iter().map(|restoring| &restoring.loaded);
-        let loaded = self.sequences().map(|sequence| &sequence.loaded).chain(restoring);
+        let following = self.following.iter().map(|following| &following.loaded);
+        let loaded = self.sequences().map(|sequence| &sequence.loaded);
+        let loaded = loaded.chain(restoring).chain(following);
         let of_model = loaded.filter(|loaded| Rc::ptr_eq(loaded, model));
         of_model.count() < self.options.completion_batch_size
     }
@@ -92,7 +101,9 @@ impl Scheduler {
     /// take.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let restoring = self.restoring.iter().map(|restoring| &restoring.job);
-        let jobs = self.sequences().map(|sequence| &sequence.job).chain(restoring);
+        let following = self.following.iter().map(|following| &following.job);
+        let jobs = self.sequences().map(|sequence| &sequence.job);
+        let jobs = jobs.chain(restoring).chain(following);
         let needs = jobs.filter_map(|job| job.needs);
         let of_sequences: u64 = needs.map(|needs| needs.most_bytes).sum();
         of_sequences + self.reserved_by_tasks()
@@ -115,10 +126,124 @@ impl Scheduler {
         if job.is_stopped() {
             return self.start(worker, job, None);
         }
+        if let Some(job) = self.follow(worker, job, Instant::now(), None) {
+            self.restore_or_start(worker, job);
+        }
+    }
+
+    fn restore_or_start(&mut self, worker: &mut Worker, job: GenerateJob) {
         let is_alone = self.num_sequences() == 0;
         match Restoring::begin(worker, job, is_alone) {
             Ok(restoring) => self.restoring.push_back(restoring),
             Err(job) => self.start(worker, *job, None),
+        }
+    }
+
+    /// Lets a request wait for another that reads a beginning of both prompts. Returns the request
+    /// if there is no such other. `has` is a shorter beginning that it has already, and `began` is
+    /// when its lookup began.
+    fn follow(
+        &mut self,
+        worker: &mut Worker,
+        mut job: GenerateJob,
+        began: Instant,
+        has: Option<&mut Option<ReadBeginning>>,
+    ) -> Option<GenerateJob> {
+        let found = worker.guarded("comparing prompts", |worker| {
+            let loaded = worker.models.get(job.request.model.as_deref())?;
+            let num_tokens = job.prompt(&loaded)?.tokens.len();
+            let own_length = loaded.model.model.context_length();
+            if num_tokens >= job.request.context_length(own_length) {
+                return Ok(None);
+            }
+            let is_exact = !loaded.model.model.cache_spec().is_trimmable();
+            let leader = find_leader(self.candidates(), &job, &loaded, is_exact);
+            let Some((leader, (_, prompt))) = leader.zip(job.prompt.as_ref()) else {
+                return Ok(None);
+            };
+            let query = query(&job.request, prompt, num_tokens, &loaded);
+            let num_held = match has.as_ref().and_then(|has| has.as_ref()) {
+                Some(has) => has.num_tokens,
+                None => worker.cache.num_reusable(&loaded.model, &query).0,
+            };
+            let is_worth_it = leader.num_shared >= num_held + LEAST_SHARED_TOKENS;
+            Ok(is_worth_it.then_some((leader, loaded, is_exact)))
+        });
+        // If the request is wrong, the sequence fails with the same error when it begins.
+        let Ok(Some((leader, loaded, is_exact))) = found else { return Some(job) };
+        self.await_beginning(&leader, is_exact);
+        // Another model may be loaded meanwhile.
+        job.request.model = Some(loaded.name.clone());
+        let has = has.and_then(Option::take);
+        self.following.push(Following::new(job, loaded, began, has, &leader));
+        None
+    }
+
+    /// Requests that others may follow: their prompts are being read, or restored first.
+    fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
+        let reading = self.sequences().filter(|sequence| sequence.is_reading());
+        let reading = reading.map(|sequence| {
+            let Sequence { job, loaded, prompt, .. } = sequence;
+            Candidate { job, loaded, tokens: &prompt.tokens, num_read: sequence.progress().0 }
+        });
+        let restoring = self.restoring.iter().filter_map(|Restoring { job, loaded, .. }| {
+            let (_, prompt) = job.prompt.as_ref()?;
+            Some(Candidate { job, loaded, tokens: &prompt.tokens, num_read: 0 })
+        });
+        reading.chain(restoring)
+    }
+
+    /// Makes a leader keep a beginning of its prompt once that is read.
+    fn await_beginning(&mut self, leader: &Leader, is_exact: bool) {
+        let Leader { stop, num_shared } = leader;
+        let is_leader = |job: &GenerateJob| job.stop.same_channel(stop);
+        let mut restoring = self.restoring.iter_mut();
+        if let Some(restoring) = restoring.find(|restoring| is_leader(&restoring.job)) {
+            return restoring.restored.awaited.add(*num_shared, is_exact);
+        }
+        for run in &mut self.runs {
+            let RunWork::Batch(batch) = &mut run.work else { continue };
+            if is_exact {
+                batch.stop_reading_at(stop, *num_shared);
+            }
+        }
+        if let Some(sequence) = self.sequences_mut().find(|sequence| is_leader(&sequence.job)) {
+            sequence.awaited.add(*num_shared, is_exact);
+        }
+    }
+
+    /// Begins the requests whose shared beginning has been read or never will be. If it never will
+    /// be, the first request that waited takes over, and the others follow it.
+    fn begin_followers(&mut self, worker: &mut Worker) {
+        let mut begins = Vec::new();
+        for following in std::mem::take(&mut self.following) {
+            let is_restoring = || self.restoring.iter().any(|other| following.follows(&other.job));
+            let leader = self.sequences().find(|sequence| following.follows(&sequence.job));
+            let followed = match leader {
+                Some(leader) => following.look_at(&leader.awaited, leader.is_reading()),
+                None if is_restoring() => Followed::Waits,
+                None => Followed::Lost,
+            };
+            match followed {
+                Followed::Waits => self.following.push(following),
+                Followed::Read(read) => begins.push((following, Some(read))),
+                Followed::Lost => begins.push((following, None)),
+            }
+        }
+        self.sequences_mut().for_each(|sequence| sequence.awaited.forget_read());
+        for (following, read) in begins {
+            let Following { job, loaded, began, has, .. } = following;
+            let now = worker.models.get(Some(&loaded.name));
+            let is_same = now.is_ok_and(|now| Rc::ptr_eq(&now, &loaded));
+            let mut shared = read.or(has).filter(|_| is_same);
+            let Some(job) = self.follow(worker, job, began, Some(&mut shared)) else { continue };
+            match shared {
+                Some(_) => {
+                    let restored = Restored { began, shared, ..Restored::default() };
+                    self.start(worker, job, Some(restored));
+                }
+                None => self.restore_or_start(worker, job),
+            }
         }
     }
 
@@ -129,8 +254,9 @@ impl Scheduler {
         memory::reset_peak();
         let events = job.events.clone();
         let begun = worker.guarded("starting an answer", |worker| {
-            let Restored { began, pending, of_draft } = restored.unwrap_or_default();
-            let (mut sequence, caches) = Sequence::begin(worker, job, began, pending)?;
+            let mut restored = restored.unwrap_or_default();
+            let of_draft = restored.of_draft.take();
+            let (mut sequence, caches) = Sequence::begin(worker, job, restored)?;
             let ends = match sequence.job.is_stopped() {
                 true => Some(FinishReason::Cancelled),
                 false => (sequence.max_tokens == 0).then_some(FinishReason::Length),
@@ -169,6 +295,7 @@ impl Scheduler {
         if self.is_empty() {
             return;
         }
+        self.begin_followers(worker);
         self.remove_stopped(worker, GenerateJob::is_stopped);
         self.restore(worker);
         self.share_passes();
@@ -223,7 +350,7 @@ impl Scheduler {
 
     /// How many answers are being computed, or will be once their prompts are restored.
     fn num_sequences(&self) -> usize {
-        self.sequences().count() + self.restoring.len()
+        self.sequences().count() + self.restoring.len() + self.following.len()
     }
 
     /// Restores a chunk of each prompt, so that those that come together are read together. If
@@ -251,15 +378,25 @@ impl Scheduler {
         worker.cache.keep_restored_for(waiting);
     }
 
-    /// Begins the restored sequences for which `is_stopped` holds, so that they end with their
-    /// figures. What is not restored yet is not looked up.
-    fn stop_restoring(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
+    /// Begins the requests that are restored or follow others, if `is_stopped` holds for them, so
+    /// that they end with their figures. A part that is not restored yet is not looked up.
+    fn stop_waiting(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
+        let mut stopped = Vec::new();
         for restoring in std::mem::take(&mut self.restoring) {
-            if !is_stopped(&restoring.job) {
+            if is_stopped(&restoring.job) {
+                stopped.push(restoring.job);
+            } else {
                 self.restoring.push_back(restoring);
-                continue;
             }
-            let mut job = restoring.job;
+        }
+        for following in std::mem::take(&mut self.following) {
+            if is_stopped(&following.job) {
+                stopped.push(following.job);
+            } else {
+                self.following.push(following);
+            }
+        }
+        for mut job in stopped {
             job.request.use_prompt_cache = false;
             if !job.events.is_closed() {
                 self.start(worker, job, None);
@@ -551,7 +688,7 @@ impl Scheduler {
 
     /// Ends the sequences and tasks that were cancelled; what sequences have computed is saved.
     fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
-        self.stop_restoring(worker, &is_stopped);
+        self.stop_waiting(worker, &is_stopped);
         let mut stay = Vec::with_capacity(self.runs.len());
         for mut run in std::mem::take(&mut self.runs) {
             match run.work {

@@ -30,13 +30,18 @@ pub(crate) fn write_scripted(folder: &Path, fields: &str) {
 pub(crate) fn worker_with(fields: &str) -> Worker {
     let folder = tempfile::tempdir().expect("a folder");
     write_scripted(folder.path(), fields);
+    worker_of(folder.path())
+}
+
+/// A worker whose current model is in this folder.
+pub(crate) fn worker_of(folder: &Path) -> Worker {
     let options = LoadOptions::new().keep_quantized(true);
-    let model = LoadedModel::load(folder.path(), options).expect("loads");
+    let model = LoadedModel::load(folder, options).expect("loads");
     let (status, _) = watch::channel(EngineStatus::default());
     let (_, closing) = watch::channel(false);
     let cache = PromptCache::new(StoredCache::none());
     let mut worker = Worker::new(cache, true, None, status, closing);
-    let files = ModelFiles::list(folder.path(), ModelOptions::default());
+    let files = ModelFiles::list(folder, ModelOptions::default());
     worker.models.insert("scripted".to_owned(), model, files, None);
     worker.models.select("scripted");
     worker

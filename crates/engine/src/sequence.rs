@@ -26,7 +26,9 @@ use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
 };
+use crate::restoring::Restored;
 use crate::segments::{AnswerGrammar, AnswerSegments};
+use crate::shared_reading::{Awaited, ReadBeginning};
 use crate::work::OpenWork;
 use crate::worker::Worker;
 
@@ -83,6 +85,8 @@ pub(crate) struct Sequence {
     /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
+    /// Beginnings of the prompt that others wait for.
+    pub(crate) awaited: Awaited,
     /// How many of its tokens the prompt's caches kept, where they dropped some for this answer.
     num_kept: Option<usize>,
     text: AnswerText,
@@ -104,15 +108,15 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Checks the request and looks up its prompt, of which `pending` is restored since `began`; the
-    /// returned caches contain a beginning of the prompt, never all of it. For one that was stopped
-    /// nothing is looked up, and there are no caches.
+    /// Checks the request and looks up its prompt, a part of which may be `restored`; the returned
+    /// caches contain a beginning of the prompt, never all of it. For one that was stopped nothing
+    /// is looked up, and there are no caches.
     pub(crate) fn begin(
         worker: &mut Worker,
         mut job: GenerateJob,
-        began: Instant,
-        pending: Option<PendingRestore>,
+        restored: Restored,
     ) -> Result<(Self, Vec<LayerCache>), EngineError> {
+        let Restored { began, pending, shared, awaited, .. } = restored;
         let loaded = worker.models.get(job.request.model.as_deref())?;
         worker.models.touch(&loaded.name);
         let request = &job.request;
@@ -136,6 +140,8 @@ impl Sequence {
         }
         let CachedBeginning { num_in_file, tokens_in_file, reuse } = if is_stopped {
             CachedBeginning::default()
+        } else if let Some(shared) = shared {
+            CachedBeginning::shared(shared)
         } else {
             cached_beginning(worker, &loaded, request, &prompt, pending)?
         };
@@ -167,6 +173,7 @@ impl Sequence {
             miss: reuse.miss,
             checkpoints_at,
             checkpoints: Vec::new(),
+            awaited,
             num_kept: None,
             sampled: Vec::new(),
             ended_by_eos: false,
@@ -215,6 +222,28 @@ impl Sequence {
     /// The positions of checkpoints, counted from the first token that was not cached.
     pub(crate) fn uncached_checkpoints_at(&self) -> Vec<usize> {
         self.checkpoints_at.iter().map(|position| position - self.num_cached).collect()
+    }
+
+    /// A position in the prompt, counted from the first token that was not cached.
+    pub(crate) fn uncached_position(&self, position: usize) -> usize {
+        position.saturating_sub(self.num_cached)
+    }
+
+    /// The positions at which reading stops, counted from the first token that was not cached.
+    pub(crate) fn uncached_stops(&self) -> Vec<usize> {
+        let awaited = self.awaited.stops().iter();
+        let awaited = awaited.filter_map(|stop| stop.checked_sub(self.num_cached));
+        self.uncached_checkpoints_at().into_iter().chain(awaited).collect()
+    }
+
+    /// Whether others wait for no more of the prompt than has been read.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.sampled.is_empty() && self.awaited.is_enough(self.num_read)
+    }
+
+    /// Whether a part of the prompt is not read yet.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.sampled.is_empty() && self.num_read < self.num_prompt_tokens()
     }
 
     /// Whether to take a checkpoint after `processed` tokens of those that were not cached.
@@ -550,6 +579,16 @@ struct CachedBeginning {
     /// Those tokens; empty if the file does not name them.
     tokens_in_file: Vec<u32>,
     reuse: Reuse,
+}
+
+impl CachedBeginning {
+    /// A beginning that another request has read.
+    fn shared(beginning: ReadBeginning) -> Self {
+        let ReadBeginning { num_tokens, caches } = beginning;
+        let from = CachedFrom { num_shared: num_tokens, ..CachedFrom::default() };
+        let reuse = Reuse { num_tokens, from, miss: None, caches };
+        CachedBeginning { reuse, ..CachedBeginning::default() }
+    }
 }
 
 /// The caches of the request's file, of the longest prefix in the prompt cache, or empty ones.

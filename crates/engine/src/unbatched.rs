@@ -238,12 +238,16 @@ fn read_to_checkpoint(
     max_tokens: usize,
 ) -> Result<(), EngineError> {
     let num_read = reader.num_read();
-    let next = sequence.uncached_checkpoints_at().into_iter().find(|&position| position > num_read);
+    let stops = sequence.uncached_stops().into_iter();
+    let next = stops.filter(|&position| position > num_read).min();
     reader.read(next.map_or(max_tokens, |position| max_tokens.min(position - num_read)))?;
     if reader.num_read() > 0 {
         sequence.prefilled(reader.num_read());
     }
-    if next == Some(reader.num_read()) {
+    if sequence.is_awaited() {
+        sequence.awaited.keep(reader.caches().to_vec());
+    }
+    if next == Some(reader.num_read()) && sequence.is_checkpoint(reader.num_read()) {
         sequence.add_checkpoint(reader.caches().to_vec());
     }
     Ok(())

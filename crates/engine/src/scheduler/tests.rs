@@ -7,8 +7,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::clock::VirtualClock;
+use crate::generate_job::AnswerChannels;
 use crate::request::{GenerateRequest, PromptInput};
-use crate::scripted_model::worker_with;
+use crate::scripted_model::{worker_of, worker_with};
 use crate::work::{RequestWork, WorkCounter, WorkFor, WorkKind, WorkLog};
 
 /// A sequence, with the time of each of its tokens.
@@ -28,21 +29,34 @@ impl Simulation {
     /// A device that decodes in 14 ms, and reads with 8 ms for each slice and 2 ms for each
     /// token: about a model of 135M parameters on a CPU.
     fn new() -> Self {
+        Self::with("[97]", BatchOptions::default())
+    }
+
+    fn with(script: &str, options: BatchOptions) -> Self {
+        let fields = format!(r#"{{"script": {script}, "max_position_embeddings": 1000000}}"#);
+        Self::of(worker_with(&fields), options)
+    }
+
+    fn of(worker: Worker, options: BatchOptions) -> Self {
         let clock = Rc::new(VirtualClock::new(|work| match work {
             Work::Decode { .. } => Duration::from_millis(14),
             Work::Prefill { num_tokens } => Duration::from_millis(8 + 2 * num_tokens as u64),
         }));
-        let scheduler = Scheduler::new(BatchOptions::default(), clock.clone());
-        let worker = worker_with(r#"{"script": [97], "max_position_embeddings": 1000000}"#);
+        let scheduler = Scheduler::new(options, clock.clone());
         Simulation { worker, scheduler, clock }
     }
 
     fn begin(&mut self, num_tokens: usize, request: GenerateRequest) -> Timed {
-        let prompt = PromptInput::Tokens(vec![7; num_tokens]);
-        let request = GenerateRequest { prompt, max_tokens: 100_000, ..request };
-        let (job, (events, stop)) = GenerateJob::new(request, None, watch::channel(false).1);
-        self.scheduler.begin(&mut self.worker, job);
+        let request = GenerateRequest { max_tokens: 100_000, ..request };
+        let (events, stop) = self.ask(vec![7; num_tokens], request);
         Timed { events, _stop: stop, tokens_at: Vec::new() }
+    }
+
+    fn ask(&mut self, prompt: Vec<u32>, request: GenerateRequest) -> AnswerChannels {
+        let request = GenerateRequest { prompt: PromptInput::Tokens(prompt), ..request };
+        let (job, channels) = GenerateJob::new(request, None, watch::channel(false).1);
+        self.scheduler.begin(&mut self.worker, job);
+        channels
     }
 
     /// Runs until `last` has a token, and returns how long that took.
@@ -194,4 +208,238 @@ fn prompts_that_wait_together_are_read_together() {
     // One slice for all eight, then a step that reads their last tokens and one that samples.
     let together = Duration::from_millis(8 + 2 * 8 * 30 + 2 * 14);
     assert!(took <= together, "{took:?} is more than {together:?}");
+}
+
+/// An answer in which no token comes twice in a row, unless a cache is wrong.
+const SCRIPT: [u32; 7] = [97, 98, 99, 100, 101, 102, 103];
+
+/// A request among several, with what was received of its answer.
+struct Asked {
+    prompt: Vec<u32>,
+    channels: AnswerChannels,
+    tokens: Vec<u32>,
+    num_cached: usize,
+    has_ended: bool,
+}
+
+impl Asked {
+    fn receive(&mut self) {
+        while let Ok(event) = self.channels.0.try_recv() {
+            match event {
+                GenerateEvent::Delta { token, .. } => self.tokens.push(token),
+                GenerateEvent::Prefill { cached, .. } => self.num_cached = cached,
+                GenerateEvent::Finished(_) => self.has_ended = true,
+                GenerateEvent::Failed(error) => panic!("{error}"),
+                GenerateEvent::SoFar(_) => {}
+            }
+        }
+    }
+
+    /// Checks the answer of the scripted model.
+    fn check(&self) {
+        let mut sum: u32 = self.prompt.iter().sum();
+        for token in &self.tokens {
+            let expected = SCRIPT[sum as usize % SCRIPT.len()];
+            assert_eq!(*token, expected, "a cache of {} tokens", self.prompt.len());
+            sum += expected;
+        }
+    }
+}
+
+/// Several requests of one engine.
+struct Crowd {
+    simulation: Simulation,
+    is_scripted: bool,
+    asked: Vec<Asked>,
+}
+
+impl Crowd {
+    fn new(options: BatchOptions) -> Self {
+        let simulation = Simulation::with(&format!("{SCRIPT:?}"), options);
+        Crowd { simulation, is_scripted: true, asked: Vec::new() }
+    }
+
+    /// Requests of a tiny model.
+    fn of_model(name: &str) -> Self {
+        let worker = worker_of(&cairn_tiny_models::tiny_model(name));
+        let simulation = Simulation::of(worker, BatchOptions::default());
+        Crowd { simulation, is_scripted: false, asked: Vec::new() }
+    }
+
+    fn ask(&mut self, prompt: Vec<u32>, request: GenerateRequest) {
+        let channels = self.simulation.ask(prompt.clone(), request);
+        let (tokens, num_cached, has_ended) = (Vec::new(), 0, false);
+        self.asked.push(Asked { prompt, channels, tokens, num_cached, has_ended });
+    }
+
+    fn turn(&mut self) {
+        let Simulation { worker, scheduler, .. } = &mut self.simulation;
+        scheduler.turn(worker);
+        self.asked.iter_mut().for_each(Asked::receive);
+        if self.is_scripted {
+            self.asked.iter().for_each(Asked::check);
+        }
+    }
+
+    /// Gives turns until every answer has `num_tokens`, or has ended.
+    fn run_to(&mut self, num_tokens: usize) {
+        for _ in 0..10_000 {
+            let is_done = |asked: &Asked| asked.has_ended || asked.tokens.len() >= num_tokens;
+            if self.asked.iter().all(is_done) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("requests wait for each other");
+    }
+
+    fn num_read(&self) -> u64 {
+        self.simulation.worker.work.total().num_read_tokens
+    }
+}
+
+/// A small generator of numbers (xorshift), so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    /// A prompt that shares some parts of 300 tokens with others, and ends with its own number.
+    fn prompt(&mut self, number: usize) -> Vec<u32> {
+        let mut prompt = Vec::new();
+        for _ in 0..1 + self.below(4) {
+            prompt.extend([self.below(2) as u32; 300]);
+        }
+        prompt.extend(vec![10 + number as u32; 1 + self.below(40)]);
+        prompt
+    }
+}
+
+fn num_common(one: &[u32], other: &[u32]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+fn endless() -> GenerateRequest {
+    GenerateRequest { max_tokens: 100_000, ..plain() }
+}
+
+#[test]
+fn reads_shared_beginnings_once() {
+    for seed in 1..30 {
+        let mut random = Random(seed);
+        let mut crowd = Crowd::new(BatchOptions::default());
+        let mut expected = 0;
+        for number in 0..2 + random.below(7) {
+            let prompt = random.prompt(number);
+            let others = crowd.asked.iter().map(|asked| num_common(&asked.prompt, &prompt));
+            let num_shared = others.max().filter(|&num| num >= LEAST_SHARED_TOKENS).unwrap_or(0);
+            expected += prompt.len() - num_shared;
+            let speculation =
+                if random.below(4) == 0 { Speculation::Auto } else { Speculation::Off };
+            crowd.ask(prompt, GenerateRequest { speculation, ..endless() });
+        }
+        crowd.run_to(4);
+        assert_eq!(crowd.num_read(), expected as u64, "seed {seed}");
+        assert!(crowd.asked.iter().all(|asked| !asked.has_ended));
+    }
+}
+
+#[test]
+fn shares_readings_with_any_arrivals_and_cancellations() {
+    for seed in 1..60 {
+        let mut random = Random(seed);
+        let num_rows = 1 + random.below(4);
+        let options = BatchOptions {
+            completion_batch_size: num_rows,
+            prefill_batch_size: 1 + random.below(num_rows),
+            ..BatchOptions::default()
+        };
+        let mut crowd = Crowd::new(options);
+        let mut num_tokens = 0;
+        for number in 0..12 {
+            let prompt = random.prompt(number);
+            num_tokens += prompt.len();
+            let request = match random.below(6) {
+                0 => unbatched(),
+                1 => GenerateRequest { use_prompt_cache: false, ..plain() },
+                2 => GenerateRequest { speculation: Speculation::Auto, ..plain() },
+                _ => plain(),
+            };
+            let prefill_step_size = [64, 256, 2048][random.below(3)];
+            let max_tokens = random.below(6);
+            crowd.ask(prompt, GenerateRequest { prefill_step_size, max_tokens, ..request });
+            for _ in 0..random.below(5) {
+                crowd.turn();
+            }
+            let victim = random.below(crowd.asked.len());
+            match random.below(6) {
+                0 => drop(crowd.asked[victim].channels.1.send(true)),
+                1 => drop(crowd.asked.remove(victim)),
+                _ => {}
+            }
+        }
+        crowd.run_to(usize::MAX);
+        assert!(crowd.num_read() <= num_tokens as u64, "seed {seed}");
+        crowd.turn();
+        assert!(crowd.simulation.scheduler.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn shares_caches_that_cannot_be_trimmed() {
+    for model in ["cohere2/dense", "qwen3_next/dense"] {
+        let mut random = Random(7);
+        let mut words =
+            |num: usize| -> Vec<u32> { (0..num).map(|_| 1 + random.below(60) as u32).collect() };
+        let shared = words(400);
+        let prompts = [[&shared[..], &words(30)].concat(), [&shared[..], &words(20)].concat()];
+        let request = GenerateRequest { ignore_eos: true, max_tokens: 8, ..plain() };
+        let mut together = Crowd::of_model(model);
+        for prompt in &prompts {
+            together.ask(prompt.clone(), request.clone());
+        }
+        together.run_to(8);
+        assert_eq!(together.num_read(), 450, "{model}");
+        for (prompt, asked) in prompts.into_iter().zip(together.asked) {
+            let mut alone = Crowd::of_model(model);
+            alone.ask(prompt, request.clone());
+            alone.run_to(8);
+            assert_eq!(asked.tokens, alone.asked[0].tokens, "{model}");
+        }
+    }
+}
+
+#[test]
+fn next_reads_on_after_cancellation() {
+    let mut crowd = Crowd::new(BatchOptions::default());
+    for number in 0..3 {
+        crowd.ask([vec![1; 3000], vec![10 + number; 10]].concat(), endless());
+    }
+    crowd.turn();
+    crowd.turn();
+    let num_read = crowd.num_read();
+    assert!((1..3000).contains(&num_read));
+    crowd.asked.remove(0);
+    crowd.run_to(2);
+    // The second continues what the first has read.
+    assert_eq!(crowd.num_read(), 3000 + 2 * 10);
+    assert_eq!(crowd.asked[1].num_cached, 3000);
+}
+
+#[test]
+fn waits_for_no_more_than_is_shared() {
+    let mut crowd = Crowd::new(BatchOptions::default());
+    crowd.ask([vec![1; 600], vec![2; 9000]].concat(), endless());
+    crowd.ask([vec![1; 600], vec![3; 5]].concat(), endless());
+    while crowd.asked[1].tokens.is_empty() {
+        assert!(crowd.asked[0].tokens.is_empty(), "it has waited for the whole prompt");
+        crowd.turn();
+    }
+    assert!(crowd.num_read() < 9000);
+    assert_eq!(crowd.asked[1].num_cached, 600);
 }

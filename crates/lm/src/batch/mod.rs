@@ -106,6 +106,15 @@ impl BatchGenerator {
     /// Call it while [`BatchGenerator::has_work`]; the round that launches a sequence's first step
     /// reports no token for it. The failure of a single request is in [`BatchStep::failed`]. An
     /// error means that a pass over several rows failed as a whole: all caches are lost and the
+    /// Ends a chunk of a waiting prompt after this many of its tokens, like the request's `boundaries`.
+    /// Does nothing if they are read already.
+    pub fn add_boundary(&mut self, id: RequestId, position: usize) {
+        let mut unread = self.pending.iter_mut().chain(&mut self.prefilling);
+        if let Some(row) = unread.find(|row| row.id() == id) {
+            row.add_boundary(position);
+        }
+    }
+
     /// generator is empty, but the requests may be inserted again.
     #[expect(
         clippy::should_implement_trait,

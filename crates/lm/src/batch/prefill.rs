@@ -99,6 +99,13 @@ impl Prefilling {
         self.row.id
     }
 
+    /// Adds a position at which a chunk ends.
+    pub(super) fn add_boundary(&mut self, position: usize) {
+        if position > self.num_processed && position < self.prompt.len() {
+            self.boundaries.push(position);
+        }
+    }
+
     /// Bytes of the row's caches.
     pub(super) fn cache_nbytes(&self) -> usize {
         self.caches.iter().map(LayerCache::nbytes).sum()
