@@ -443,3 +443,54 @@ fn waits_for_no_more_than_is_shared() {
     assert!(crowd.num_read() < 9000);
     assert_eq!(crowd.asked[1].num_cached, 600);
 }
+
+/// Counts the turns until each of some prompts, given by their lengths, has its first token, while
+/// another answer is written.
+fn turns_to_first_tokens(prompts: &[usize]) -> Vec<usize> {
+    let mut crowd = Crowd::new(BatchOptions::default());
+    crowd.ask(vec![200], endless());
+    crowd.run_to(3);
+    for (number, &num_tokens) in prompts.iter().enumerate() {
+        crowd.ask(vec![10 + number as u32; num_tokens], endless());
+    }
+    let mut turns = vec![0; prompts.len()];
+    while crowd.asked.iter().any(|asked| asked.tokens.is_empty()) {
+        crowd.turn();
+        for (turns, asked) in turns.iter_mut().zip(&crowd.asked[1..]) {
+            *turns += usize::from(asked.tokens.is_empty());
+        }
+    }
+    turns
+}
+
+#[test]
+fn finishes_one_prompt_before_the_next() {
+    let turns = turns_to_first_tokens(&[150; 8]);
+    let last = turns[7];
+    assert!(turns.is_sorted(), "{turns:?}");
+    assert!(turns[0] * 4 <= last, "{turns:?}");
+    assert!(turns.iter().sum::<usize>() <= last * 6, "{turns:?}");
+}
+
+#[test]
+fn short_prompts_do_not_wait_for_long_ones() {
+    let turns = turns_to_first_tokens(&[3000, 40, 2500, 60]);
+    assert!(turns[1] * 10 <= turns[2] && turns[3] * 10 <= turns[2], "{turns:?}");
+}
+
+#[test]
+fn long_prompts_do_not_wait_for_ever() {
+    let mut crowd = Crowd::new(BatchOptions::default());
+    crowd.ask(vec![200], endless());
+    crowd.ask(vec![9; 600], endless());
+    let mut number = 10;
+    while crowd.asked[1].tokens.is_empty() {
+        // There is always a shorter one.
+        if crowd.asked.iter().filter(|asked| asked.tokens.is_empty()).count() < 3 {
+            crowd.ask(vec![number % 250; 150], GenerateRequest { max_tokens: 1, ..plain() });
+            number += 1;
+        }
+        crowd.turn();
+        assert!(number < 200, "it is never read");
+    }
+}

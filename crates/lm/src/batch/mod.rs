@@ -45,6 +45,9 @@ use crate::{LmError, ffi, memory};
 /// the memory of long answers.
 const CLEAR_CACHE_EVERY: usize = 512;
 
+/// One slice in this many begins with the oldest prompt, even if another has fewer unread tokens.
+const OLDEST_FIRST_EVERY: usize = 4;
+
 /// Generates many sequences at once. It owns their caches; when a sequence ends or is removed, its
 /// caches are returned if the request asked for them.
 #[derive(Debug)]
@@ -59,6 +62,7 @@ pub struct BatchGenerator {
     decode_batches: Vec<DecodeBatch>,
     stats: BatchStats,
     num_steps: usize,
+    num_slices: usize,
 }
 
 impl BatchGenerator {
@@ -83,6 +87,7 @@ impl BatchGenerator {
             decode_batches: Vec::new(),
             stats: BatchStats::default(),
             num_steps: 0,
+            num_slices: 0,
         }
     }
 
@@ -101,13 +106,8 @@ impl BatchGenerator {
         Ok(id)
     }
 
-    /// One round: a token of every running sequence, then at most one chunk of each prompt.
-    ///
-    /// Call it while [`BatchGenerator::has_work`]; the round that launches a sequence's first step
-    /// reports no token for it. The failure of a single request is in [`BatchStep::failed`]. An
-    /// error means that a pass over several rows failed as a whole: all caches are lost and the
-    /// Ends a chunk of a waiting prompt after this many of its tokens, like the request's `boundaries`.
-    /// Does nothing if they are read already.
+    /// Ends a chunk of a waiting prompt after this many of its tokens, like the request's
+    /// `boundaries`. Does nothing if they are read already.
     pub fn add_boundary(&mut self, id: RequestId, position: usize) {
         let mut unread = self.pending.iter_mut().chain(&mut self.prefilling);
         if let Some(row) = unread.find(|row| row.id() == id) {
@@ -115,6 +115,11 @@ impl BatchGenerator {
         }
     }
 
+    /// One round: a token of every running sequence, then at most one chunk of each prompt.
+    ///
+    /// Call it while [`BatchGenerator::has_work`]; the round that launches a sequence's first step
+    /// reports no token for it. The failure of a single request is in [`BatchStep::failed`]. An
+    /// error means that a pass over several rows failed as a whole: all caches are lost and the
     /// generator is empty, but the requests may be inserted again.
     #[expect(
         clippy::should_implement_trait,
@@ -143,8 +148,10 @@ impl BatchGenerator {
         Ok(step)
     }
 
-    /// The second half: reads at most `max_tokens` of the waiting prompts, padding included. They
-    /// take turns, and those with chunks of similar length share a pass.
+    /// The second half: reads at most `max_tokens` of the waiting prompts, padding included. One is
+    /// read to its end before the next, the one with the fewest unread tokens first; every fourth
+    /// call begins with the oldest one, so that none waits for ever. Those with chunks of similar
+    /// length share a pass.
     ///
     /// While others decode, a sequence that was read to its end joins them in a call of its own, which
     /// reads nothing: joining copies caches, and the others would wait for both.
@@ -155,8 +162,15 @@ impl BatchGenerator {
         if self.begin_prefill(&mut step) && !only_joins {
             let start = Instant::now();
             let max_tokens = max_tokens.clamp(1, self.options.prefill_step_size);
-            let num_tokens =
-                prefill::prefill_slice(&self.model, &mut self.prefilling, max_tokens, &mut step);
+            self.num_slices += 1;
+            let oldest_first = self.num_slices.is_multiple_of(OLDEST_FIRST_EVERY);
+            let num_tokens = prefill::prefill_slice(
+                &self.model,
+                &mut self.prefilling,
+                max_tokens,
+                oldest_first,
+                &mut step,
+            );
             self.end_prefill(&step, num_tokens, start);
             if self.num_decoding() == 0 {
                 self.start_decoding(&mut step);

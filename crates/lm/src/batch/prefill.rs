@@ -257,14 +257,19 @@ pub(super) fn prefill_chunks(
 /// weights for little.
 const MIN_PART_OF_SLICE: usize = 4;
 
-/// Reads at most `max_tokens`, padding included, and returns the number of tokens read. The rows
-/// that were read move behind the others. Rows that fail are reported in `step` and must be dropped.
+/// Reads at most `max_tokens`, padding included, and returns the number of tokens read. It finishes
+/// one prompt before the next, the one with the fewest unread tokens first, or the oldest one with
+/// `oldest_first`. The order of the rows changes. Rows that fail are reported in `step` and must be
+/// dropped.
 pub(super) fn prefill_slice(
     model: &Model,
     rows: &mut [Prefilling],
     max_tokens: usize,
+    oldest_first: bool,
     step: &mut BatchStep,
 ) -> usize {
+    let oldest = rows.iter().map(Prefilling::id).min().filter(|_| oldest_first);
+    rows.sort_by_key(|row| (Some(row.id()) != oldest, row.num_unread(), row.id()));
     let (mut num_tokens, mut num_left, mut num_waiting) = (0, max_tokens, rows.len());
     while num_waiting > 0 && num_left * MIN_PART_OF_SLICE >= max_tokens {
         let waiting = &mut rows[..num_waiting];
