@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use cairn_formats::gguf::{GgufError, GgufImport, import_gguf};
-pub use cairn_tiny_models::{checkpoint_digest, copy_tiny_model, goldens, tiny_model, tiny_models};
+pub use cairn_tiny_models::{
+    checkpoint_digest, copy_tiny_model, goldens, save_decoder_alone, tiny_model, tiny_models,
+};
 
 /// The starter model's GGUF file. Panics where it has not been fetched.
 pub fn starter_gguf() -> PathBuf {

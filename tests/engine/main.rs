@@ -9,6 +9,7 @@ mod classify;
 mod client;
 mod damaged_weights;
 mod detokenizer;
+mod embeddings;
 mod exchange;
 mod file_parts;
 mod forms;

@@ -5,7 +5,7 @@ In a venv holding `mlx[cpu]==0.32.2` and `mlx-lm==0.32.0`:
     python tests/goldens/make_goldens.py [NAME]...
 
 A NAME is a model (`llama/quant4-tied`), a family (`llama`), or one of what stands in files of its own beside this: `caches`, `convert`,
-`perplexity`, `prompts`, `sampling`, `templates`. Without a NAME it makes all of these. `starter` needs a folder too: see `starter.py`. A new family is one entry of FAMILIES.
+`embeddings`, `perplexity`, `prompts`, `sampling`, `templates`. Without a NAME it makes all of these. `starter` needs a folder too: see `starter.py`. A new family is one entry of FAMILIES.
 
 No checkpoint is committed: `draw.py` draws it from a seed, and so does the Rust crate `tests/tiny-models`. A model has a folder with
 
@@ -1437,7 +1437,7 @@ def make(name, family, case):
 def main():
     mx.set_default_device(mx.cpu)
     mx.disable_compile()  # compiled kernels on the CPU need a C++ compiler at run time
-    beside = ["caches", "convert", "perplexity", "prompts", "sampling", "templates"]
+    beside = ["caches", "convert", "embeddings", "perplexity", "prompts", "sampling", "templates"]
     for name in sys.argv[1:] or [*FAMILIES, *beside]:
         if name == "starter" or (name == "templates" and len(sys.argv) == 3):
             importlib.import_module(name).main(Path(sys.argv[2]))

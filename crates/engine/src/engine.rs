@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::classify::{Classification, ClassifyRequest, LogitsProcessorFactory};
+use crate::embedding::{EmbedRequest, Embeddings, InputReader};
 use crate::generate_job::GenerateJob;
 use crate::guard::caught;
 use crate::outlook::Outlook;
@@ -356,6 +357,19 @@ impl Engine {
     ) -> Result<Vec<Score>, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Score { prompts, num_top, reply }, answer).await
+    }
+
+    /// Makes a vector of each input, as the model's files say. Inputs of similar lengths share a
+    /// pass, and passes take turns with other work. Dropping the future cancels the work.
+    ///
+    /// Fails on an input that is empty, too long, or has unknown tokens, on more dimensions than
+    /// the model has, and on a model that makes no vectors.
+    pub async fn embed(&self, request: EmbedRequest) -> Result<Embeddings, EngineError> {
+        let EmbedRequest { model, inputs, dimensions } = request;
+        let reader = move |loaded: &LoadedModel| InputReader::new(loaded, dimensions);
+        let rows = self.submit(model.as_deref(), reader).await??.read(inputs).await?;
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::Embed { model, rows, dimensions, reply }, answer).await
     }
 
     /// Reads the answer of a request again that has one (`answer_so_far`): each of its tokens with the

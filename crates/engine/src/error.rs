@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 use cairn_chat::ChatError;
 use cairn_lm::LmError;
 
+use crate::embedding::InputProblem;
+
 /// An error of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -183,6 +185,14 @@ pub enum EngineError {
         /// Why.
         source: Box<EngineError>,
     },
+    /// An input of a request has no vector.
+    #[error("`input[{index}]` {problem}")]
+    Input {
+        /// Its number, from 0.
+        index: usize,
+        /// Why.
+        problem: InputProblem,
+    },
     /// An engine of one model could not start.
     #[error(transparent)]
     NotStarted(Arc<EngineError>),
@@ -255,8 +265,8 @@ impl EngineError {
     /// Whether the request is at fault: sending it again does not help.
     pub fn is_bad_request(&self) -> bool {
         use EngineError::{
-            DraftWithFile, EmptyOption, Form, OptionsBeginAlike, OutsidePrefix, Prompt, Refused,
-            Row, SnapKvWithDraft, SnapKvWithOpaque, UnknownToken,
+            DraftWithFile, EmptyOption, Form, Input, OptionsBeginAlike, OutsidePrefix, Prompt,
+            Refused, Row, SnapKvWithDraft, SnapKvWithOpaque, UnknownToken,
         };
         match self {
             Prompt(_)
@@ -267,6 +277,7 @@ impl EngineError {
             | SnapKvWithOpaque
             | OutsidePrefix => true,
             EmptyOption { .. } | OptionsBeginAlike { .. } | Form { .. } => true,
+            Input { problem, .. } => !matches!(problem, InputProblem::Tokenizer(_)),
             Row { source, .. } => source.is_bad_request(),
             _ => false,
         }
@@ -286,6 +297,7 @@ impl EngineError {
         matches!(
             self,
             EngineError::Refused(LmError::PromptTooLong { .. })
+                | EngineError::Input { problem: InputProblem::TooLong { .. }, .. }
                 | EngineError::Prompt(ChatError::OutputTooLong { .. })
         )
     }
@@ -298,6 +310,7 @@ impl EngineError {
                 | LmError::ParameterToken { name, .. }
                 | LmError::Parameter(ChatError::OutOfRange { name, .. }),
             ) => Some(name),
+            EngineError::Input { .. } => Some("input"),
             _ => None,
         }
     }
@@ -344,6 +357,8 @@ impl From<LmError> for EngineError {
             | LmError::Write { .. }
             | LmError::DraftVocabulary { .. }
             | LmError::DraftTokenizer
+            | LmError::NoOutputLayer
+            | LmError::Embedding { .. }
             | LmError::NoDraftModel => EngineError::Refused(error),
             LmError::Grammar { reason } => EngineError::Form { reason },
             _ => EngineError::Model(error),

@@ -41,6 +41,7 @@ mod async_lm;
 mod batch_run;
 mod classify;
 mod clock;
+mod embedding;
 mod engine;
 mod error;
 mod generate_job;
@@ -86,7 +87,7 @@ pub use cairn_lm::device::{ComputeDevice, use_metal_library};
 pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
 pub use cairn_lm::memory::recommended_wired_bytes;
 pub use cairn_lm::models::{
-    SUPPORTED, SupportedModel, is_supported, nearest as nearest_model_type,
+    SUPPORTED, SupportedModel, is_encoder, is_supported, nearest as nearest_model_type,
 };
 pub use cairn_lm::{
     Acceptance, LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind,
@@ -97,6 +98,7 @@ pub use classify::{
     Classification, ClassifyEvent, ClassifyRequest, ClassifyRow, LogitsProcessorFactory,
     OptionScoring, RowAnswer,
 };
+pub use embedding::{EmbedInput, EmbedRequest, Embeddings, InputProblem};
 pub use engine::{Engine, EngineOptions};
 pub use error::{EngineError, MemoryShortage, NeedsMemory};
 pub use kv_format::KvCacheOptions;

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
 use crate::classify::{Classifier, ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
+use crate::embedding::{Embedding, Embeddings};
 use crate::model_pool::Loaded;
 use crate::next_tokens::LmState;
 use crate::probabilities::Probabilities;
@@ -46,6 +47,10 @@ enum TaskWork {
     Score {
         scoring: Box<Scoring>,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
+    },
+    Embed {
+        embedding: Box<Embedding>,
+        reply: oneshot::Sender<Result<Embeddings, EngineError>>,
     },
     Probabilities {
         answer: Box<Probabilities>,
@@ -114,6 +119,20 @@ impl Task {
             let rows = rows.collect::<Result<Vec<_>, _>>()?;
             let scoring = Box::new(Scoring::new(&loaded.model.model, rows, num_top)?);
             Ok(Box::new(move |reply| TaskWork::Score { scoring, reply }))
+        })
+    }
+
+    /// Makes a vector of each row, of as many at once as there is memory for.
+    pub(crate) fn embed(
+        worker: &mut Worker,
+        model: Option<&str>,
+        rows: Vec<Vec<u32>>,
+        dimensions: Option<usize>,
+        reply: oneshot::Sender<Result<Embeddings, EngineError>>,
+    ) -> Option<Self> {
+        begin(worker, "embedding", model, reply, WorkFor::default(), |_, loaded| {
+            let embedding = Box::new(Embedding::new(&loaded.model, rows, dimensions)?);
+            Ok(Box::new(move |reply| TaskWork::Embed { embedding, reply }))
         })
     }
 
@@ -205,6 +224,7 @@ impl Task {
     pub(crate) fn is_cancelled(&self) -> bool {
         match &self.work {
             TaskWork::Score { reply, .. } => reply.is_closed(),
+            TaskWork::Embed { reply, .. } => reply.is_closed(),
             TaskWork::Probabilities { reply, .. } => reply.is_closed(),
             TaskWork::CachePrompt { reply, .. } => reply.is_closed(),
             TaskWork::Import { reply, .. } => reply.is_closed(),
@@ -217,6 +237,7 @@ impl Task {
     pub(crate) fn progress(&self) -> (usize, usize) {
         match &self.work {
             TaskWork::Score { scoring, .. } => scoring.progress(),
+            TaskWork::Embed { embedding, .. } => embedding.progress(),
             TaskWork::Probabilities { answer, .. } => answer.progress(),
             TaskWork::CachePrompt { writer, .. } => writer.progress(),
             TaskWork::Import { import, .. } => import.progress(),
@@ -237,6 +258,7 @@ impl Task {
             TaskWork::CachePrompt { writer, .. } => Some(writer.step_size()),
             TaskWork::NextTokens(state) => Some(state.borrow().prefill_step_size()),
             TaskWork::Score { .. }
+            | TaskWork::Embed { .. }
             | TaskWork::Probabilities { .. }
             | TaskWork::Import { .. }
             | TaskWork::Classify(_) => None,
@@ -247,6 +269,7 @@ impl Task {
     pub(crate) fn reserved_bytes(&self) -> u64 {
         match &self.work {
             TaskWork::Score { scoring, .. } => scoring.reserved_bytes(),
+            TaskWork::Embed { embedding, .. } => embedding.reserved_bytes(),
             TaskWork::Probabilities { answer, .. } => answer.reserved_bytes(),
             TaskWork::Classify(work) => work.reserved_bytes(),
             TaskWork::NextTokens(state) => state.borrow().reserved_bytes(),
@@ -277,6 +300,7 @@ impl Task {
         let Some(memory) = &self.memory else { return 0 };
         match &mut self.work {
             TaskWork::Score { scoring, .. } => scoring.least_bytes(memory, max_tokens),
+            TaskWork::Embed { embedding, .. } => embedding.least_bytes(memory, max_tokens),
             TaskWork::Probabilities { answer, .. } => answer.least_bytes(memory, max_tokens),
             TaskWork::Classify(work) => work.least_bytes(memory, max_tokens),
             TaskWork::NextTokens(state) => state.borrow_mut().least_bytes(memory, max_tokens),
@@ -317,6 +341,10 @@ impl Task {
                 Ok(())
             }
             TaskWork::Score { scoring, .. } => scoring.advance(limits),
+            TaskWork::Embed { embedding, .. } => {
+                computed = embedding.advance(limits)?;
+                Ok(())
+            }
             TaskWork::Probabilities { answer, on_progress, .. } => {
                 computed = answer.advance(worker, limits, done)?;
                 let (num_read, num_tokens) = answer.progress();
@@ -334,7 +362,9 @@ impl Task {
         let computed = match &self.work {
             // Nothing was computed in this slice, only read and stored.
             TaskWork::Import { import, .. } if import.is_done() => 0,
-            TaskWork::NextTokens(_) | TaskWork::Probabilities { .. } => computed,
+            TaskWork::NextTokens(_) | TaskWork::Probabilities { .. } | TaskWork::Embed { .. } => {
+                computed
+            }
             _ => self.progress().0 - before,
         };
         let num_read = match read_before {
@@ -347,13 +377,18 @@ impl Task {
 
     /// How many tokens have been read without padding, where the progress has it.
     fn num_read_tokens(&self) -> Option<usize> {
-        if let TaskWork::Classify(work) = &self.work { Some(work.num_read_tokens()) } else { None }
+        match &self.work {
+            TaskWork::Classify(work) => Some(work.num_read_tokens()),
+            TaskWork::Embed { embedding, .. } => Some(embedding.progress().0),
+            _ => None,
+        }
     }
 
     /// Whether all work is done, so that the task can be answered.
     pub(crate) fn is_done(&self) -> bool {
         match &self.work {
             TaskWork::Score { scoring, .. } => scoring.is_done(),
+            TaskWork::Embed { embedding, .. } => embedding.is_done(),
             TaskWork::Probabilities { answer, .. } => answer.is_done(),
             TaskWork::CachePrompt { writer, .. } => writer.written().is_some(),
             TaskWork::Import { import, .. } => import.is_done(),
@@ -368,6 +403,10 @@ impl Task {
             TaskWork::Score { scoring, reply } => {
                 let scores = result.map(|()| scoring.finish());
                 Box::new(move || drop(reply.send(scores)))
+            }
+            TaskWork::Embed { embedding, reply } => {
+                let embeddings = result.map(|()| embedding.finish());
+                Box::new(move || drop(reply.send(embeddings)))
             }
             TaskWork::Probabilities { answer, reply, .. } => {
                 let tokens = result.and_then(|()| answer.finish());
@@ -395,6 +434,7 @@ impl Task {
     fn during(&self) -> &'static str {
         match &self.work {
             TaskWork::Score { .. } => "scoring",
+            TaskWork::Embed { .. } => "embedding",
             TaskWork::Probabilities { .. } => "reading an answer",
             TaskWork::CachePrompt { .. } => "reading a prompt",
             TaskWork::Import { .. } => "reading a prompt cache",

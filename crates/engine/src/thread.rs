@@ -351,6 +351,9 @@ impl EngineLoop {
                 Task::import(worker, path, import, reply)
             }
             Job::Score { prompts, num_top, reply } => Task::score(worker, &prompts, num_top, reply),
+            Job::Embed { model, rows, dimensions, reply } => {
+                Task::embed(worker, model.as_deref(), rows, dimensions, reply)
+            }
             Job::Probabilities { request, progress, reply } => {
                 Task::probabilities(worker, request, progress, reply)
             }
@@ -459,6 +462,7 @@ fn run_at_once(worker: &mut Worker, job: Job) {
         | Job::Generate(_)
         | Job::ReadPromptFile { .. }
         | Job::Score { .. }
+        | Job::Embed { .. }
         | Job::Probabilities { .. }
         | Job::Classify { .. } => {}
     }

@@ -40,6 +40,7 @@ pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
         true => ModelMemory::read(folder, options)?,
         false => {
             let tensors = ModelTensors::open(folder, &config)?;
+            let outline = outline.with_tensors(&tensors);
             let quantization = QuantizationConfig::parse(&config)?;
             outline.tensors.check(
                 folder,
@@ -101,7 +102,7 @@ impl LmError {
                 let hint = hint.unwrap_or_default();
                 (Unsupported, format!("the architecture “{model_type}” is not supported{hint}"))
             }
-            LmError::Config { .. } => (Unsupported, self.to_string()),
+            LmError::Config { .. } | LmError::Encoder { .. } => (Unsupported, self.to_string()),
             LmError::MissingWeight { name, .. } => {
                 (Broken, format!("the weight files lack the tensor “{name}”"))
             }

@@ -87,6 +87,25 @@ pub enum LmError {
         /// How many are supported.
         count: usize,
     },
+    /// The model is an encoder, and only decoders run.
+    #[error(
+        "{model_type} is an encoder, and Cairn makes embeddings with decoders only: choose one such as Qwen3-Embedding"
+    )]
+    Encoder {
+        /// config.json's `model_type`.
+        model_type: String,
+    },
+    /// The model was saved without the layer that makes logits.
+    #[error(
+        "this model has no output layer, so it makes embeddings and no text: choose another model to write"
+    )]
+    NoOutputLayer,
+    /// The model's files ask for embeddings that are made in another way.
+    #[error("no embeddings can be made with this model: {reason}")]
+    Embedding {
+        /// The setting that is not supported, or the file that is broken.
+        reason: String,
+    },
     /// A model is not converted.
     #[error(transparent)]
     Convert(#[from] ConvertError),

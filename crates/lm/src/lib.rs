@@ -22,6 +22,7 @@
 //! nn                                       the mathematics that architectures share
 //! cuda · chosen_kernels                    CUDA kernels for some of it · the ones that a model has
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
+//! embedding                                how a model's texts become vectors
 //! tensor_list · pass_costs                 the tensors of an architecture · what proposals cost it
 //! published_numbers                        numbers that published files hold in another form
 //! memory · ffi · device_kernels            MLX's memory · MLX itself · the kernels of a device
@@ -65,6 +66,7 @@ mod cuda;
 pub mod device;
 mod device_kernels;
 mod dtype;
+mod embedding;
 mod error;
 pub mod ffi;
 mod generate;
@@ -97,14 +99,15 @@ pub use convert::{
     MixedRecipe, convert,
 };
 pub use device_kernels::num_kernel_failures;
+pub use embedding::{EmbeddingSettings, Pooling};
 pub use error::LmError;
 pub use generate::{
-    Acceptance, AnswerEnd, AnswerReader, AnswerStep, AnswerText, Draft, Drafter, GenerateOptions,
-    Generated, GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress, OwnDrafter,
-    OwnedDraft, PromptLookup, PromptReader, ResponseStream, RowScore, Sampled, Sampling, Scorer,
-    SpeculativeStream, Stops, StreamRequest, TokenChoice, TokenScore, TokenStream, check_length,
-    check_prefill_step_size, check_vocabularies, generate, generate_step, likeliest, score,
-    speculative_generate_step, stream_generate,
+    Acceptance, AnswerEnd, AnswerReader, AnswerStep, AnswerText, Draft, Drafter, Embedder,
+    GenerateOptions, Generated, GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress,
+    OwnDrafter, OwnedDraft, PromptLookup, PromptReader, ResponseStream, RowScore, Sampled,
+    Sampling, Scorer, SpeculativeStream, Stops, StreamRequest, TokenChoice, TokenScore,
+    TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
+    generate_step, likeliest, score, speculative_generate_step, stream_generate,
 };
 pub use grammar::{Grammar, GrammarCompiler};
 pub use load::{LoadedModel, ModelIdentity};

@@ -14,6 +14,7 @@ use cairn_formats::{FileError, read_file};
 use crate::LmError;
 use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
+use crate::embedding::EmbeddingSettings;
 use crate::error::read_json;
 use crate::grammar::GrammarCompiler;
 use crate::load_progress::{LoadProgress, OnPart};
@@ -41,6 +42,8 @@ pub struct LoadedModel {
     pub fingerprint: String,
     /// Hashes of the parts, to compare with files from other computers.
     pub identity: ModelIdentity,
+    /// How its texts become vectors, or why they cannot.
+    pub embedding: Result<EmbeddingSettings, String>,
     pub(crate) grammar_compiler: GrammarCompiler,
 }
 
@@ -93,6 +96,7 @@ impl LoadedModel {
             fingerprint: fingerprint(&config.bytes, options, revision, &weights.files)?,
             identity: identity(folder, &config.bytes, options, &weights.files)?,
             answer_format: answer_format(&tokenizer),
+            embedding: EmbeddingSettings::read(folder, &config.value),
             model,
             tokenizer,
             eos_token_ids,

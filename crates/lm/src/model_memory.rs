@@ -84,6 +84,7 @@ impl ModelMemory {
             return Ok(ModelMemory::without_weights(&config, outline, ComputeDevice::current()));
         }
         let tensors = ModelTensors::open(folder, &config)?;
+        let outline = outline.with_tensors(&tensors);
         ModelMemory::of_tensors(folder, &config, outline, &tensors, options)
     }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::config::{PublishedMethod, QuantizationConfig};
 use crate::dtype::{item_size, mlx_dtype};
-use crate::{LmError, ffi, text_part};
+use crate::{LmError, embedding, ffi, text_part};
 
 /// Numbers of four bits in a word.
 const PER_WORD: usize = 8;
@@ -36,6 +36,8 @@ pub(crate) struct ModelTensors {
     converted: Vec<Converted>,
     /// The tensors in the files that are not there as they are stored.
     replaced: BTreeSet<String>,
+    /// Whether the model was saved without its output layer, as embedding models are.
+    lacks_output_layer: bool,
 }
 
 /// A tensor that is made of others.
@@ -92,7 +94,16 @@ impl ModelTensors {
             }
         }
         plan.all(&quantization)?;
-        Ok(ModelTensors { files, converted: plan.converted, replaced: plan.replaced })
+        let lacks_output_layer =
+            embedding::is_embedding_model(folder, config) && !files.iter().any(holds_output_layer);
+        let Plan { converted, replaced, .. } = plan;
+        Ok(ModelTensors { files, converted, replaced, lacks_output_layer })
+    }
+
+    /// Whether the files hold a model for embeddings that has no output layer. Without one, other
+    /// files are incomplete.
+    pub(crate) fn lacks_output_layer(&self) -> bool {
+        self.lacks_output_layer
     }
 
     /// All tensors.
@@ -114,6 +125,10 @@ impl ModelTensors {
         }
         (self.files, stored, self.converted)
     }
+}
+
+fn holds_output_layer(file: &SafetensorsFile) -> bool {
+    file.tensors().iter().any(|tensor| tensor.name.starts_with("lm_head."))
 }
 
 /// Plans what is made of the tensors of quantized matrices.

@@ -192,6 +192,11 @@ impl TensorList {
         }
     }
 
+    /// Takes out what is at `path`.
+    pub(crate) fn remove(&mut self, path: &str) {
+        self.needed.retain(|needed| needed.path != path);
+    }
+
     /// Files may hold these.
     pub(crate) fn leave(&mut self, left: Left) {
         self.left.push(left);

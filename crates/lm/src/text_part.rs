@@ -1,5 +1,5 @@
 //! The text part of a model that has others too, such as one that sees images: its config and its
-//! tensors as a model of text alone has them.
+//! tensors as a model of text alone has them. Also the names of a decoder that was saved alone.
 
 use std::path::Path;
 
@@ -83,10 +83,28 @@ fn name_in_text(name: &str) -> Option<String> {
 /// The weight files of the model in `folder`, with the tensors of its text part.
 pub(crate) fn weight_files(folder: &Path, config: &Value) -> Result<Vec<SafetensorsFile>, LmError> {
     let files = check_weight_files(folder)?;
-    if usual(model_type(config)).is_none() {
-        return Ok(files);
+    if usual(model_type(config)).is_some() {
+        return files.into_iter().map(|file| Ok(file.renamed(name_in_text)?)).collect();
     }
-    files.into_iter().map(|file| Ok(file.renamed(name_in_text)?)).collect()
+    match is_saved_alone(&files) {
+        true => files.into_iter().map(|file| Ok(file.renamed(name_in_whole)?)).collect(),
+        false => Ok(files),
+    }
+}
+
+/// Whether files hold a decoder without the model around it. Embedding models are saved so:
+/// `embed_tokens.weight` in place of `model.embed_tokens.weight`, and no output layer.
+fn is_saved_alone(files: &[SafetensorsFile]) -> bool {
+    let mut tensors = files.iter().flat_map(SafetensorsFile::tensors);
+    tensors.any(|tensor| tensor.name == "embed_tokens.weight")
+}
+
+/// The name that a tensor of a decoder saved alone has in a whole model.
+fn name_in_whole(name: &str) -> Option<String> {
+    Some(match name.starts_with("model.") || name.starts_with("lm_head.") {
+        true => name.to_owned(),
+        false => format!("model.{name}"),
+    })
 }
 
 #[cfg(test)]
@@ -127,6 +145,18 @@ mod tests {
             ("model.visual.blocks.0.norm1.weight", None),
         ] {
             assert_eq!(name_in_text(stored).as_deref(), expected, "{stored}");
+        }
+    }
+
+    #[test]
+    fn names_tensors_of_decoder_saved_alone() {
+        for (stored, expected) in [
+            ("embed_tokens.weight", "model.embed_tokens.weight"),
+            ("layers.0.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"),
+            ("norm.weight", "model.norm.weight"),
+            ("lm_head.weight", "lm_head.weight"),
+        ] {
+            assert_eq!(name_in_whole(stored).as_deref(), Some(expected), "{stored}");
         }
     }
 }

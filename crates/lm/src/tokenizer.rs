@@ -37,6 +37,9 @@ pub struct Tokenizer {
     special_tokens: Vec<(String, u32)>, // by id
     special: SpecialTokens,
     template: Option<ChatTemplate>,
+    /// Whether tokenizer_config.json asks for the end-of-sequence token after a text, which
+    /// tokenizer.json may not do itself.
+    adds_eos: bool,
 }
 
 impl Tokenizer {
@@ -83,6 +86,7 @@ impl Tokenizer {
         let template =
             template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
         let template = template.map(|template| template.with_clock(today));
+        let adds_eos = config.get("add_eos_token").and_then(Value::as_bool).unwrap_or(false);
         Ok(Tokenizer {
             path,
             inner,
@@ -92,6 +96,7 @@ impl Tokenizer {
             special_tokens,
             special,
             template,
+            adds_eos,
         })
     }
 
@@ -121,6 +126,18 @@ impl Tokenizer {
         let begins_itself =
             self.bos_token().is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
         self.encode_with(&self.inner, text, !begins_itself)
+    }
+
+    /// Encodes a text to be embedded as transformers does: with all special tokens that the
+    /// tokenizer adds, the end-of-sequence token included where its files ask for one.
+    pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>, LmError> {
+        let mut tokens = self.encode_with(&self.inner, text, true)?;
+        let eos = self.eos_token().filter(|_| self.adds_eos);
+        let eos = eos.and_then(|token| self.token_to_id(token));
+        if eos.is_some() && tokens.last().copied() != eos {
+            tokens.extend(eos);
+        }
+        Ok(tokens)
     }
 
     fn encode_with(

@@ -105,6 +105,8 @@ pub struct Weights {
     pub(crate) factors: Vec<MatrixFactor>,
     /// The kernels that the layers are loaded with.
     pub(crate) kernels: Kernels,
+    /// Whether the model was saved without its output layer, as embedding models are.
+    pub(crate) lacks_output_layer: bool,
 }
 
 impl Weights {
@@ -118,6 +120,7 @@ impl Weights {
     ) -> Result<Self, LmError> {
         let tensors = ModelTensors::open(folder, config)?;
         let total_bytes = tensors.entries().map(|entry| entry.bytes.end - entry.bytes.start).sum();
+        let lacks_output_layer = tensors.lacks_output_layer();
         let (files, stored, converted) = tensors.into_parts();
         let stored = stored.into_iter().map(|(name, index)| (name, TensorSource::Stored(index)));
         let made = converted.into_iter();
@@ -139,6 +142,7 @@ impl Weights {
             part_bytes: PART_BYTES,
             factors: Vec::new(),
             kernels: None,
+            lacks_output_layer,
         })
     }
 

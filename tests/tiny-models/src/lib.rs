@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use draw::{Stored, Weights};
+use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use thiserror::Error;
 
@@ -91,6 +92,17 @@ pub fn copy_tiny_model(name: &str, folder: &Path) -> std::io::Result<()> {
         fs::copy(entry.path(), folder.join(entry.file_name()))?;
     }
     Ok(())
+}
+
+/// Rewrites the weights in a copied model's folder as embedding models are saved: the decoder
+/// alone, whose names have no `model.`, and no output layer. Panics where that fails.
+pub fn save_decoder_alone(folder: &Path) {
+    let path = folder.join("model.safetensors");
+    let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let all = SafeTensors::deserialize(&bytes).unwrap_or_else(|error| panic!("{error}"));
+    let decoder = all.iter().filter_map(|(name, view)| Some((name.strip_prefix("model.")?, view)));
+    let written = safetensors::serialize_to_file(decoder, None, &path);
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
 /// The names of all models, in order. Panics where `tests/goldens` cannot be read.

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
+use crate::embedding::Embeddings;
 use crate::generate_job::GenerateJob;
 use crate::lm_job::LmJob;
 use crate::model_pool::Loaded;
@@ -80,6 +81,13 @@ pub(crate) enum Job {
         prompts: Vec<PromptInput>,
         num_top: usize,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
+    },
+    /// Replies with a vector for each row of tokens.
+    Embed {
+        model: Option<String>,
+        rows: Vec<Vec<u32>>,
+        dimensions: Option<usize>,
+        reply: oneshot::Sender<Result<Embeddings, EngineError>>,
     },
     /// Replies with the tokens that an answer has already, and what could stand in their places.
     Probabilities {
@@ -202,6 +210,7 @@ impl Job {
             Job::Generate(_)
             | Job::CachePrompt { .. }
             | Job::Score { .. }
+            | Job::Embed { .. }
             | Job::Probabilities { .. }
             | Job::Classify { .. }
             | Job::AsyncLm(_)
@@ -218,6 +227,7 @@ impl Job {
             Job::Generate(job) => job.request.model.is_none(),
             Job::Classify { request, .. } => request.model.is_none(),
             Job::Probabilities { request, .. } => request.model.is_none(),
+            Job::Embed { model, .. } => model.is_none(),
             Job::AsyncLm(_) => false,
             _ => true,
         }
@@ -235,6 +245,7 @@ impl Job {
             Job::CachePrompt { reply, .. } => reply.is_closed(),
             Job::ReadPromptFile { reply, .. } => reply.is_closed(),
             Job::Score { reply, .. } => reply.is_closed(),
+            Job::Embed { reply, .. } => reply.is_closed(),
             Job::Probabilities { reply, .. } => reply.is_closed(),
             Job::Classify { events, .. } => events.is_closed(),
             _ => false,

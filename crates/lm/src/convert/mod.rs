@@ -195,6 +195,7 @@ impl Old {
         let model_type = text.get("model_type").and_then(Value::as_str).unwrap_or_default();
         let outline = models::outline(folder, &text)?;
         let tensors = ModelTensors::open(folder, &text)?;
+        let outline = outline.with_tensors(&tensors);
         let quantization = QuantizationConfig::parse(&text)?;
         outline.tensors.check(folder, model_type, tensors.entries(), &quantization, |name| {
             is_ignored(name, &outline)

@@ -6,6 +6,7 @@
 //! applies stop rules; [`generate`] collects its responses.
 
 mod answer_reader;
+mod embedder;
 mod history;
 mod logprobs;
 mod prefill;
@@ -33,6 +34,7 @@ pub(crate) use prefill::{finish_pass, prefill_chunks};
 pub(crate) use rollback::RollbackPoint;
 
 pub use answer_reader::{AnswerReader, TokenChoice};
+pub use embedder::Embedder;
 pub use logprobs::{Logprobs, RowScore, Scorer, TokenScore, likeliest, score};
 pub use prefill::Input;
 pub use reader::PromptReader;

@@ -68,6 +68,7 @@ use crate::cache::{CacheSpec, LayerCache};
 use crate::chosen_kernels::chosen_kernels;
 use crate::load_progress::OnPart;
 use crate::pass_costs::PassCosts;
+use crate::published::ModelTensors;
 use crate::published_numbers::PublishedNumbers;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
@@ -143,6 +144,26 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama::ModelArgs>("xverse", "XVERSE"),
 ];
 
+/// Encoders that many embedding models are: each token sees those after it too.
+const ENCODERS: &[&str] = &[
+    "albert",
+    "bert",
+    "camembert",
+    "deberta",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "eurobert",
+    "mobilebert",
+    "modernbert",
+    "mpnet",
+    "new",
+    "nomic_bert",
+    "roberta",
+    "t5",
+    "xlm-roberta",
+];
+
 const SUPPORTED_MODELS: [SupportedModel; ARCHITECTURES.len()] = {
     let mut models = [SupportedModel { model_type: "", models: "" }; ARCHITECTURES.len()];
     let mut index = 0;
@@ -168,6 +189,11 @@ pub const SUPPORTED: &[SupportedModel] = &SUPPORTED_MODELS;
 /// Whether there is a file for this `model_type`.
 pub fn is_supported(model_type: &str) -> bool {
     SUPPORTED.iter().any(|known| known.model_type == model_type)
+}
+
+/// Whether models of this `model_type` are encoders, which make embeddings and do not run here.
+pub fn is_encoder(model_type: &str) -> bool {
+    ENCODERS.contains(&model_type)
 }
 
 /// The supported `model_type` that is spelt most like this one; none where even that is spelt quite
@@ -314,6 +340,14 @@ impl Outline {
         let cache = bf16_state_cache.filter(|_| options.bf16_state).unwrap_or(self.cache);
         Outline { cache, ..self }
     }
+
+    /// The outline of a model with these tensors: some are saved without an output layer.
+    pub(crate) fn with_tensors(mut self, tensors: &ModelTensors) -> Self {
+        if tensors.lacks_output_layer() {
+            ["lm_head", "lm_head.bias"].into_iter().for_each(|path| self.tensors.remove(path));
+        }
+        self
+    }
 }
 
 /// What a forward pass holds besides weights and caches, in numbers of the compute type.
@@ -394,10 +428,13 @@ fn model_type(config: &Value) -> &str {
 fn find(config: &Value) -> Result<&'static Registered, LmError> {
     let model_type = model_type(config);
     let found = ARCHITECTURES.iter().find(|known| known.name.model_type == model_type);
-    found.ok_or_else(|| LmError::UnknownModelType {
-        model_type: model_type.to_owned(),
-        nearest: nearest(model_type),
-        count: SUPPORTED.len(),
+    found.ok_or_else(|| match is_encoder(model_type) {
+        true => LmError::Encoder { model_type: model_type.to_owned() },
+        false => LmError::UnknownModelType {
+            model_type: model_type.to_owned(),
+            nearest: nearest(model_type),
+            count: SUPPORTED.len(),
+        },
     })
 }
 
@@ -533,7 +570,7 @@ impl Model {
         if first.try_as_slice::<f32>()?.iter().all(|logit| *logit < f32::INFINITY) {
             Ok(())
         } else {
-            Err(LmError::NoNumbers { model: self.0.name.clone() })
+            Err(self.no_numbers())
         }
     }
 
@@ -611,6 +648,16 @@ impl Model {
     /// The most tokens that the model can attend to.
     pub fn context_length(&self) -> usize {
         self.0.network.context_length()
+    }
+
+    /// The length of a hidden vector. It follows from a graph that is not evaluated.
+    pub fn hidden_size(&self) -> Result<usize, LmError> {
+        Ok(self.embed(&Array::from_slice(&[0u32], &[1, 1]))?.dim(2) as usize)
+    }
+
+    /// The error of a model that computes no numbers.
+    pub(crate) fn no_numbers(&self) -> LmError {
+        LmError::NoNumbers { model: self.0.name.clone() }
     }
 }
 

@@ -546,6 +546,15 @@ impl MlpKind {
     }
 }
 
+/// The layer that makes logits of hidden states.
+#[derive(Debug)]
+enum OutputLayer {
+    Tied,
+    Own(Linear),
+    /// The model makes embeddings and was saved without one.
+    Missing,
+}
+
 /// A loaded decoder of a family.
 #[derive(Debug)]
 pub struct DecoderModel<F> {
@@ -554,7 +563,7 @@ pub struct DecoderModel<F> {
     embedding_multiplier: Option<Array>, // scalar
     layers: Vec<LayerRun>,
     norm: Norm,
-    lm_head: Option<Linear>,         // `None`: tied to embed_tokens
+    output: OutputLayer,
     logit_multiplier: Option<Array>, // scalar
     launches: LayerLaunches,
     family: PhantomData<F>,
@@ -604,18 +613,20 @@ impl<F: Family> FromConfig for DecoderModel<F> {
         }
         let norm = decoder.last_norm.unwrap_or(decoder.norm);
         let norm = norm.load(&mut weights.layer(decoder.names.norm), hidden)?;
-        let (has_head, has_bias) = match decoder.output {
-            Output::Tied => (false, false),
-            Output::Own { has_bias } => (true, has_bias),
-            Output::IfStored => (weights.contains("lm_head.weight"), false),
-        };
-        let lm_head = match has_head {
-            true => Some(Linear::load(&mut weights.layer("lm_head"), hidden, vocab, has_bias)?),
-            false => None,
-        };
-        if let Some(lm_head) = &lm_head {
+        let lacks_output_layer = weights.lacks_output_layer;
+        let has_head = weights.contains("lm_head.weight");
+        let mut lm_head = |has_bias| -> Result<OutputLayer, LmError> {
+            let lm_head = Linear::load(&mut weights.layer("lm_head"), hidden, vocab, has_bias)?;
             lm_head.eval()?;
-        }
+            Ok(OutputLayer::Own(lm_head))
+        };
+        let output = match decoder.output {
+            Output::Tied => OutputLayer::Tied,
+            Output::Own { .. } if lacks_output_layer => OutputLayer::Missing,
+            Output::Own { has_bias } => lm_head(has_bias)?,
+            Output::IfStored if has_head => lm_head(false)?,
+            Output::IfStored => OutputLayer::Tied,
+        };
         let multiplier =
             |factor: Option<f32>| factor.map(|factor| scalar(factor, dtype)).transpose();
         Ok(DecoderModel {
@@ -623,7 +634,7 @@ impl<F: Family> FromConfig for DecoderModel<F> {
             embedding_multiplier: multiplier(decoder.embedding_multiplier)?,
             layers: LayerRun::of_all(layers, &weights.kernels),
             norm,
-            lm_head,
+            output,
             logit_multiplier: multiplier(decoder.logit_multiplier)?,
             launches: LayerLaunches::new(weights),
             decoder,
@@ -653,9 +664,10 @@ impl<F: Family> Architecture for DecoderModel<F> {
     }
 
     fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
-        let mut logits = match &self.lm_head {
-            Some(lm_head) => lm_head.forward(hidden)?,
-            None => self.embed_tokens.as_linear(hidden)?,
+        let mut logits = match &self.output {
+            OutputLayer::Own(lm_head) => lm_head.forward(hidden)?,
+            OutputLayer::Tied => self.embed_tokens.as_linear(hidden)?,
+            OutputLayer::Missing => return Err(LmError::NoOutputLayer),
         };
         if let Some(multiplier) = &self.logit_multiplier {
             logits = ops::multiply(logits, multiplier)?;
