@@ -11,10 +11,12 @@ use cairn_lm::device::ComputeDevice;
 use cairn_lm::models::{Model, SUPPORTED};
 use cairn_lm::{
     ConvertError, ConvertOptions, ConvertTo, ConvertedModel, FloatType, GenerateOptions, LmError,
-    LoadOptions, LoadedModel, MixedRecipe, Quantization, QuantizationMode, Sampler, check_model,
-    convert, generate_step,
+    LoadOptions, LoadedModel, MixedRecipe, Pooling, Quantization, QuantizationMode, Sampler,
+    check_model, convert, generate_step,
 };
-use cairn_tests::{checkpoint_digest, copy_tiny_model, goldens, tiny_model, tiny_models};
+use cairn_tests::{
+    checkpoint_digest, copy_tiny_model, goldens, save_decoder_alone, tiny_model, tiny_models,
+};
 use serde_json::{Value, json};
 
 /// A correction of the choice of experts that mlx-lm drops from one family's files, and that Cairn
@@ -239,6 +241,37 @@ fn a_conversion_that_is_stopped_leaves_nothing_wherever_that_is() {
     }
     assert!(limit > 10, "{limit}");
     assert_eq!(names_in(&folder.path().join("parent")), ["new"]);
+}
+
+#[test]
+fn converted_embedding_model_keeps_its_pooling_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, target) = (folder.path().join("old"), folder.path().join("new"));
+    copy_tiny_model("llama/dense-untied", &source).expect("copies");
+    save_decoder_alone(&source);
+    fs::create_dir(source.join("1_Pooling")).expect("a folder");
+    let modules = json!([
+        { "path": "", "type": "models.Transformer" },
+        { "path": "1_Pooling", "type": "models.Pooling" },
+    ]);
+    for (name, contents) in [
+        ("modules.json", modules),
+        ("1_Pooling/config.json", json!({ "pooling_mode_mean_tokens": true })),
+        ("config_sentence_transformers.json", json!({ "prompts": {} })),
+    ] {
+        fs::write(source.join(name), contents.to_string()).expect("a file");
+    }
+    fs::write(source.join("1_Pooling/pooling.py"), "import os").expect("a file");
+    to(&target, &source, &quantized(32, 8)).expect("converts");
+    for name in ["modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"] {
+        assert_eq!(json_in(&target, name), json_in(&source, name), "{name}");
+    }
+    assert_eq!(names_in(&target.join("1_Pooling")), ["config.json"]);
+    let load = |folder: &Path| LoadedModel::load(folder, LoadOptions::new()).expect("loads");
+    let [old, new] = [load(&source).embedding, load(&target).embedding];
+    assert_eq!(old, new);
+    assert_eq!(new.expect("settings").pooling, Pooling::Mean);
+    check_model(&target).expect("is a model");
 }
 
 #[test]

@@ -61,6 +61,7 @@ pub mod safetensors;
 pub mod test_files;
 pub mod tiktoken;
 
+pub use base64::encode as base64_text;
 pub use bfloat16::bfloat16;
 pub use byte_letters::byte_letters;
 pub use charsmap::check_normalizer;
@@ -70,6 +71,6 @@ pub use excerpt::{printable, readable};
 pub use file::{FileError, MAX_CONFIG_BYTES, open_regular, read_file, read_file_into};
 pub use growth::check_growth;
 pub use locked_folder::make_locked_folder;
-pub use model_name::{MAX_MODEL_NAME_BYTES, is_model_name};
+pub use model_name::{MAX_MODEL_NAME_BYTES, is_model_name, is_pooling_folder};
 pub use python_json::python_json;
 pub use replacement::Replacement;

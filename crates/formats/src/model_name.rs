@@ -11,3 +11,12 @@ pub fn is_model_name(name: &str) -> bool {
         && !name.contains(['/', '\\'])
         && !name.contains(char::is_control)
 }
+
+/// Whether a folder of this name in a model's folder says how its hidden states are pooled, such as
+/// `1_Pooling`, in its config.json.
+pub fn is_pooling_folder(name: &str) -> bool {
+    let number = name.strip_suffix("_Pooling");
+    number.is_some_and(|number| {
+        (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}

@@ -9,7 +9,8 @@ use cairn_formats::gguf::{
     self, GgufError, GgufImport, ImportedGguf, RoundTo, RoundedWeights, RoundingChoice, import_gguf,
 };
 use cairn_formats::{
-    check_disk_space, is_model_name, make_locked_folder, open_regular, sync_folder,
+    check_disk_space, is_model_name, is_pooling_folder, make_locked_folder, open_regular,
+    sync_folder,
 };
 use uuid::Uuid;
 
@@ -94,7 +95,10 @@ impl ModelFolders {
         let partial = PartialCopy::make(self.imported()).map_err(copying)?;
         let (mut done, mut goes_on) = (0, ControlFlow::Continue(()));
         for file in &files {
-            let copied = copy(&file.path, &partial.path.join(&file.name), &mut |bytes| {
+            let target = partial.path.join(&file.name);
+            let made = fs::create_dir_all(target.parent().unwrap_or(&target));
+            made.map_err(copying)?;
+            let copied = copy(&file.path, &target, &mut |bytes| {
                 done += bytes;
                 goes_on = on_progress(done, total);
                 goes_on
@@ -190,6 +194,7 @@ fn lock(folder: &Path) -> Option<File> {
 
 /// A file to copy.
 struct ModelFile {
+    /// Its path in the model's folder.
     name: String,
     /// Its path without any link.
     path: PathBuf,
@@ -205,16 +210,17 @@ fn model_files(
     for entry in fs::read_dir(folder).map_err(copying)? {
         let entry = entry.map_err(copying)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
+        let name = if is_pooling_folder(&name) { format!("{name}/config.json") } else { name };
         let is_wanted =
             name.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension));
         // Links without a target are skipped; whether a file is missing was checked before.
-        let Ok(path) = fs::canonicalize(entry.path()) else { continue };
+        let Ok(path) = fs::canonicalize(folder.join(&name)) else { continue };
         let Ok(metadata) = fs::metadata(&path) else { continue };
         if !is_wanted || !metadata.is_file() {
             continue;
         }
         if !path.starts_with(&root) {
-            return Err(HubError::LinkOut { path: entry.path() });
+            return Err(HubError::LinkOut { path: folder.join(&name) });
         }
         files.push(ModelFile { name, path, bytes: metadata.len() });
     }
@@ -329,6 +335,23 @@ mod tests {
                 .import_folder(&source, Some("another"), &mut |_, _| ControlFlow::Continue(()))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn import_keeps_pooling_files() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("elsewhere/tiny");
+        model(&source);
+        fs::create_dir(source.join("1_Pooling")).unwrap();
+        for name in ["modules.json", "1_Pooling/config.json", "1_Pooling/pooling.py"] {
+            fs::write(source.join(name), "[]").unwrap();
+        }
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let target = folders.import_folder(&source, None, &mut |_, _| ControlFlow::Continue(()));
+        let target = target.unwrap();
+        assert!(target.join("modules.json").exists());
+        assert!(target.join("1_Pooling/config.json").exists());
+        assert!(!target.join("1_Pooling/pooling.py").exists());
     }
 
     #[test]

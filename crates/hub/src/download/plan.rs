@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cairn_formats::{NoDiskSpace, free_disk_bytes};
+use cairn_formats::{NoDiskSpace, free_disk_bytes, is_pooling_folder};
 
 use super::RepoFolder;
 use crate::hub_api::{Commit, DownloadError, Hub, RepoFile, RepoId, Revision};
@@ -28,12 +28,13 @@ pub struct DownloadPlan {
     pub bytes_missing: u64,
 }
 
-/// Whether a file of a repository belongs to what Cairn and mlx-lm load, a prediction head beside the
-/// model included. Code and pickled weights never do.
+/// Whether a file of a repository belongs to what Cairn and mlx-lm load, prediction heads and
+/// settings of embeddings included. Code and pickled weights never do.
 pub fn is_model_file(path: &str) -> bool {
     let name = match path.split_once('/') {
         None => path,
         Some(("additional_chat_templates", name)) => return name.ends_with(".jinja"),
+        Some((folder, "config.json")) => return is_pooling_folder(folder),
         Some(_) => return false,
     };
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
@@ -118,6 +119,8 @@ mod tests {
                 "spiece.model",
             ])
             .chain(["additional_chat_templates/tool_use.jinja", "mtp.safetensors"])
+            .chain(["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"])
+            .chain(["config_sentence_transformers.json"])
         {
             assert!(is_model_file(wanted), "{wanted}");
         }
@@ -131,6 +134,11 @@ mod tests {
                 ".gitattributes",
             ])
             .chain(["additional_chat_templates/x.py", "additional_chat_templates/a/b.json"])
+            .chain([
+                "1_Pooling/pytorch_model.bin",
+                "x_Pooling/config.json",
+                "a/1_Pooling/config.json",
+            ])
         {
             assert!(!is_model_file(unwanted), "{unwanted}");
         }

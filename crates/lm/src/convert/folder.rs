@@ -4,7 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::{check_disk_space, read_file, sync_folder, write_new_file, write_new_json};
+use cairn_formats::{
+    check_disk_space, is_pooling_folder, read_file, sync_folder, write_new_file, write_new_json,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -97,7 +99,8 @@ pub(super) fn generation_config(source: &Path) -> Result<Option<Value>, LmError>
     if path.exists() { read_json(&path, 1 << 20).map(Some) } else { Ok(None) }
 }
 
-/// Copies the tokenizer, the chat templates, generation_config.json and licences.
+/// Copies the tokenizer, the chat templates, generation_config.json, licences, and what says how
+/// texts become vectors.
 pub(super) fn copy_files(source: &Path, target: &Path) -> Result<(), LmError> {
     const TEMPLATES: &str = "additional_chat_templates";
     copy_those(source, target, is_copied)?;
@@ -108,7 +111,21 @@ pub(super) fn copy_files(source: &Path, target: &Path) -> Result<(), LmError> {
         copy_those(&templates, &target, |name| name.ends_with(".jinja"))?;
         let _ = sync_folder(&target);
     }
+    for name in pooling_folders(source) {
+        let target = target.join(&name);
+        fs::create_dir(&target).map_err(ConvertError::at(&target))?;
+        copy_those(&source.join(&name), &target, |name| name == "config.json")?;
+        let _ = sync_folder(&target);
+    }
     Ok(())
+}
+
+/// The names of the folders that say how hidden states are pooled.
+fn pooling_folders(source: &Path) -> Vec<String> {
+    let entries = fs::read_dir(source).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
+    names.filter(|name| is_pooling_folder(name)).collect()
 }
 
 fn copy_those(
@@ -131,13 +148,16 @@ fn copy_those(
 
 /// Whether a file of a model's folder belongs to the new model too.
 fn is_copied(name: &str) -> bool {
-    const JSON: [&str; 6] = [
+    const JSON: [&str; 9] = [
         "tokenizer",
         "special_tokens_map",
         "added_tokens",
         "vocab",
         "chat_template",
         "generation_config",
+        "modules",
+        "config_sentence_transformers",
+        "sentence_bert_config",
     ];
     let is_licence = |name: &str| {
         let name = name.to_uppercase();
@@ -232,6 +252,9 @@ mod tests {
             "qwen.tiktoken",
             "chat_template.jinja",
             "generation_config.json",
+            "modules.json",
+            "config_sentence_transformers.json",
+            "sentence_bert_config.json",
             "LICENSE",
             "NOTICE.txt",
         ] {
