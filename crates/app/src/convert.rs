@@ -9,7 +9,8 @@ use std::path::Path;
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::{
     AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
-    PromptFileLayout, PromptKind, SnapKv, Speculation, is_supported, is_tight, nearest_model_type,
+    PromptFileLayout, PromptKind, SnapKv, Speculation, is_encoder, is_supported, is_tight,
+    nearest_model_type,
 };
 use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_hub::{ImportedModel, ModelFolder, ModelSource};
@@ -87,12 +88,16 @@ pub(crate) fn unsupported_architecture(model_type: &str) -> Option<wire::ModelPr
     (!is_supported(model_type)).then(|| {
         let nearest = nearest_model_type(model_type).map(str::to_owned);
         let hint = nearest.as_ref().map(|nearest| format!(" (the nearest that is: {nearest})"));
+        let detail = match is_encoder(model_type) {
+            true => format!("it is an encoder ({model_type}), and Cairn runs only decoders"),
+            false => {
+                let hint = hint.unwrap_or_default();
+                format!("its architecture {model_type:?} is not supported{hint}")
+            }
+        };
         wire::ModelProblem {
             kind: wire::ModelProblemKind::Unsupported,
-            detail: format!(
-                "its architecture {model_type:?} is not supported{}",
-                hint.unwrap_or_default()
-            ),
+            detail,
             what: Some(wire::ModelProblemWhat::Architecture {
                 model_type: model_type.to_owned(),
                 nearest,

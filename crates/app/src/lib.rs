@@ -56,6 +56,7 @@ mod database_file;
 pub mod decisions;
 mod diagnostics;
 mod documents;
+pub mod embeddings;
 mod error;
 mod finding;
 mod folder_lock;

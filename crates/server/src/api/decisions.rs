@@ -25,6 +25,7 @@ use super::admission::AdmittedRequest;
 use super::answer::ended_early;
 use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
+use super::record::ReadTokens;
 use crate::shared::Shared;
 
 /// The most questions of a request, as at OpenAI.
@@ -55,7 +56,9 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
         })?,
         error = ended_early(shared, &admitted) => return Err(error),
     };
-    admitted.record.iter().for_each(|record| record.decide(&decided, start.elapsed()));
+    let input =
+        ReadTokens { num_tokens: decided.num_input_tokens, num_cached: decided.num_cached_tokens };
+    admitted.record.iter().for_each(|record| record.read(&decided.model, input, start.elapsed()));
     drop(admitted);
     let answers = std::iter::zip(questions, decided.decisions).enumerate();
     let answers = answers.map(|(index, (question, decision))| match decision {

@@ -4,7 +4,7 @@
 //! request ─▶ record.rs: the app's list of requests
 //!         ─▶ admission.rs: key, room for another answer
 //!         ─▶ body.rs: JSON, what Cairn adds
-//!         ─▶ chat · completions · responses · messages (one a route)
+//!         ─▶ chat · completions · responses · messages · decisions · embeddings (one a route)
 //!                                                        │ GenerateRequest
 //!                                                        ▼
 //!            events of the route  ◀── answer.rs ◀── App::complete
@@ -21,6 +21,7 @@ mod chat_messages;
 mod completions;
 mod conversation;
 mod decisions;
+mod embeddings;
 mod error;
 mod fault;
 mod messages;
@@ -68,7 +69,7 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     open.into_iter().fold(router, add).method_not_allowed_fallback(wrong_method)
 }
 
-fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 10] {
+fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 11] {
     [
         ("/v1/models", get(models::list)),
         ("/v1/models/{*name}", get(models::show)),
@@ -78,6 +79,7 @@ fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 10] {
         ("/v1/messages", post(messages::create)),
         ("/v1/messages/count_tokens", post(messages::count_tokens)),
         ("/v1/decisions", post(decisions::create)),
+        ("/v1/embeddings", post(embeddings::create)),
         ("/health", get(health)),
         ("/openapi.json", get(openapi::show)),
     ]

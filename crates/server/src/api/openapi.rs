@@ -32,7 +32,9 @@ mod tests {
     use super::*;
     use crate::api::body::Fields;
     use crate::api::own_fields::OWN_FIELDS;
-    use crate::api::{chat, completions, decisions, messages, responses, routes_by_path};
+    use crate::api::{
+        chat, completions, decisions, embeddings, messages, responses, routes_by_path,
+    };
 
     fn document() -> Value {
         serde_json::from_str(DOCUMENT).unwrap()
@@ -69,5 +71,6 @@ mod tests {
         check("/v1/messages", &messages::FIELDS);
         check("/v1/messages/count_tokens", &messages::COUNTED_FIELDS);
         check("/v1/decisions", &decisions::FIELDS);
+        check("/v1/embeddings", &embeddings::FIELDS);
     }
 }

@@ -10,7 +10,6 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use cairn_app::completion::GenerationStats;
-use cairn_app::decisions::Decisions;
 use cairn_app::wire::ApiFigures;
 use cairn_app::{App, EndedRequest};
 
@@ -21,6 +20,14 @@ const CLIENT_GONE: u16 = 499;
 
 /// Says `generic` where texts tell the model of tools, because its chat template takes none.
 const TOOLS_HEADER: HeaderName = HeaderName::from_static("x-cairn-tools");
+
+/// The tokens of texts that were read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadTokens {
+    pub(super) num_tokens: usize,
+    /// How many of these were not computed again.
+    pub(super) num_cached: usize,
+}
 
 /// A request under way.
 #[derive(Debug)]
@@ -93,13 +100,13 @@ impl RequestRecord {
         self.end(StatusCode::OK);
     }
 
-    /// Its questions have been decided, which writes no tokens.
-    pub(super) fn decide(&self, decisions: &Decisions, took: Duration) {
+    /// A model has read its texts, which writes no tokens.
+    pub(super) fn read(&self, model: &str, input: ReadTokens, took: Duration) {
         let mut request = self.guard();
-        request.model = Some(decisions.model.clone());
+        request.model = Some(model.to_owned());
         request.figures = Some(ApiFigures {
-            prompt_tokens: count(decisions.num_input_tokens),
-            cached_tokens: count(decisions.num_cached_tokens),
+            prompt_tokens: count(input.num_tokens),
+            cached_tokens: count(input.num_cached),
             generation_tokens: 0,
             time_to_first_token_ms: took.as_secs_f64() * 1e3,
             generation_tps: 0.0,

@@ -336,7 +336,7 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     check(path, chat(json!({ "messages": made })), 400, place).await;
     let image = json!({ "role": "user", "content": [{ "type": "input_image" }] });
     check("/v1/responses", json!({ "input": [image] }), 400, "`input[0].content`").await;
-    check("/v1/embeddings", json!({}), 404, "/v1/embeddings").await;
+    check("/v1/audio/speech", json!({}), 404, "/v1/audio/speech").await;
     // Unknown fields and nulls are ignored.
     let answer = ask(&running, path, &chat(json!({ "whatever": 1, "tools": null, "n": 1 }))).await;
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
@@ -498,6 +498,7 @@ async fn a_program_names_no_model_by_its_path() {
             ("/v1/messages", json!({ "messages": user, "max_tokens": 1 })),
             ("/v1/messages/count_tokens", json!({ "messages": user })),
             ("/v1/decisions", json!({ "input": "x", "questions": [question] })),
+            ("/v1/embeddings", json!({ "input": "x" })),
         ] {
             let mut body = fields;
             body["model"] = model.into();

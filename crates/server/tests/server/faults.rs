@@ -11,8 +11,8 @@ use crate::api::{ENDLESS, MODEL, ask, chat, engine, post, start_with};
 use crate::running::{Running, TIMEOUT};
 
 const CHAT: &str = "/v1/chat/completions";
-const ROUTES: [&str; 5] =
-    [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/decisions"];
+const ROUTES: [&str; 6] =
+    [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/decisions", "/v1/embeddings"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_pages_simple_post_is_refused_on_every_route() {

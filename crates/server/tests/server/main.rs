@@ -5,6 +5,7 @@ mod agents;
 mod api;
 mod decisions;
 mod document;
+mod embeddings;
 mod faults;
 mod http;
 mod keys;
