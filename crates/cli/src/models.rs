@@ -294,6 +294,8 @@ fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
         Some(known) => format!("{} ({})", known.model_type, known.models),
         None => memory.model_type.clone(),
     };
+    let longest =
+        (memory.context_length, memory.peak_bytes(memory.context_length, 1, PREFILL_STEP_SIZE));
     let lines = [
         ("name", model.to_owned()),
         ("architecture", architecture),
@@ -303,7 +305,7 @@ fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
         ("context length", format!("{} tokens", memory.context_length)),
         ("weights", gigabytes(memory.weight_bytes)),
         ("each token", format!("{:.1} KB", memory.kv_bytes_per_token() as f64 / 1e3)),
-        ("memory", format!("at most {} for {context} tokens", gigabytes(memory_bytes))),
+        ("memory", memory_words((context, memory_bytes), longest)),
         ("fits", if fits { "yes" } else { "no" }.to_owned()),
     ];
     for (name, value) in lines {
@@ -328,20 +330,36 @@ fn check(model: &str, json: bool) -> Result<()> {
     };
     let quantization =
         facts.quantization_bits.map_or("none".to_owned(), |bits| format!("{bits} bits"));
-    let tokens = facts.context_tokens;
+    let usual = (facts.context_tokens as usize, facts.total_bytes);
+    let longest = facts.longest.map_or(usual, |longest| (longest.tokens as usize, longest.bytes));
     let lines = [
         ("name", model.to_owned()),
         ("parameters", facts.parameters.to_string()),
         ("quantization", quantization),
         ("context length", format!("{} tokens", facts.context_length)),
         ("weights", gigabytes(facts.weight_bytes)),
-        ("memory", format!("at most {} for {tokens} tokens", gigabytes(facts.total_bytes))),
+        ("memory", memory_words(usual, longest)),
         ("usable", "yes".to_owned()),
     ];
     for (name, value) in lines {
         output::line(format_args!("{name}\t{value}"))?;
     }
     Ok(())
+}
+
+/// Says what a model takes with a chat and with its longest one, each given as its tokens and the
+/// bytes in all.
+fn memory_words(chat: (usize, u64), longest: (usize, u64)) -> String {
+    let (most_tokens, most_bytes) = longest;
+    let longest = format!("{} in its longest chat ({most_tokens} tokens)", gigabytes(most_bytes));
+    let (tokens, bytes) = chat;
+    if tokens >= most_tokens {
+        longest
+    } else if tokens == DEFAULT_CONTEXT_TOKENS {
+        format!("{} in a usual chat ({tokens} tokens), {longest}", gigabytes(bytes))
+    } else {
+        format!("{} for {tokens} tokens, {longest}", gigabytes(bytes))
+    }
 }
 
 fn gigabytes(bytes: u64) -> String {

@@ -197,7 +197,7 @@ test('a model says what it is, whether it fits, and the figures behind that', as
 
 test('a row counts the memory with the settings of its model', async () => {
   const platform = new FakePlatform();
-  const own = memory({ fit: 'well', total_bytes: 3e9, context_tokens: 4096 });
+  const own = memory({ fit: 'well', total_bytes: 3e9, context_tokens: 4096, longest_tokens: 4096 });
   platform.answers.get_model_memory = { type: 'model_memory', memory: own, takes_bf16_state: false };
   const large = facts({ memory: memory({ fit: 'too_large', total_bytes: 20e9 }) });
   const { app } = await open({ models: [model('o/big', { facts: large })] }, platform);
@@ -220,6 +220,57 @@ test('a row counts the memory with the settings of its model', async () => {
   app.navigation.go('chat');
   await drawn();
   expect(screen.getByText('Fits well')).toBeTruthy();
+});
+
+test('shows the memory of a usual and of the longest chat everywhere', async () => {
+  const need = memory({ context_tokens: 8192, total_bytes: 1.1e9, longest_tokens: 40960, longest_bytes: 5.2e9 });
+  const own = facts({ memory: need });
+  const both = '1.1 GB in a usual chat, 5.2 GB in the longest';
+  const platform = new FakePlatform();
+  platform.answers.get_recommended_models = {
+    type: 'recommended_models',
+    memory_bytes: 2 ** 34,
+    models: [recommended('o/New-1B-4bit', { choice: 'balanced', facts: own })],
+  };
+  platform.answers.get_model_memory = { type: 'model_memory', memory: need, takes_bf16_state: false };
+  platform.answers.search_models = { type: 'found_models', models: [found('o/Found-1B-4bit')] };
+  platform.answers.get_model_facts = { type: 'model_facts', facts: own };
+  platform.answers = { bootstrap: bootstrap(nothing), ...platform.answers };
+  const { app } = await openWindow(platform);
+  await drawn();
+  // The cards of the first launch, and the download of one of them.
+  expect(screen.getByText(`Memory: about ${both}`)).toBeTruthy();
+  platform.emit({ type: 'downloads', downloads: [download('o/New-1B-4bit')] });
+  await drawn();
+  expect(screen.getByText(`Memory: about ${both}`)).toBeTruthy();
+
+  // The menu, and a row with its figures.
+  platform.emit({ type: 'downloads', downloads: [] }, { type: 'models', models: [model('o/here', { facts: own })] });
+  await drawn();
+  app.models.isMenuOpen = true;
+  await drawn();
+  expect(screen.getByText(both)).toBeTruthy();
+  app.models.isMenuOpen = false;
+  app.openModels();
+  await drawn();
+  expect(screen.getByRole('meter', { name: 'Memory of here' }).getAttribute('aria-valuetext')).toBe(
+    '1.1 GB, fits well, 5.2 GB in the longest chat',
+  );
+  await fireEvent.click(within(screen.getByRole('list', { name: 'Models' })).getByRole('button', { expanded: false }));
+  await drawn();
+  expect(screen.getByText('In all with the longest chat, 40,960 tokens').nextElementSibling?.textContent).toBe(
+    '5.2 GB',
+  );
+
+  // What was suggested, and what was found.
+  app.openModels('discover');
+  await drawn();
+  expect(screen.getByText('5.2 GB in the longest chat')).toBeTruthy();
+  app.discover.type('found');
+  void app.discover.search();
+  await drawn();
+  await drawn();
+  expect(screen.getByText(both)).toBeTruthy();
 });
 
 test('a model that is being loaded says how far it is, and can be stopped without a message', async () => {

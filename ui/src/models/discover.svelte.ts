@@ -1,6 +1,6 @@
 // Finding a model: those that Cairn recommends, a search on the hub, and what the hub says about one of them.
 import { CallError, sentenceOf, type Platform } from '../platform/platform';
-import type { FoundModel, HubModel, ModelFacts, RecommendedModel } from '../platform/wire';
+import type { FoundModel, HubModel, MemoryNeed, ModelFacts, RecommendedModel } from '../platform/wire';
 import { after, type After } from '../ui/clock';
 import { Asked } from './asked.svelte';
 import { byFit, weightBytes } from './fit';
@@ -84,6 +84,13 @@ export class DiscoverStore {
     this.#platform = options.platform;
     this.facts = new Asked((name) => this.#askFacts(name));
     this.#after = options.after ?? after;
+  }
+
+  /** Returns the memory of a model on the hub; null if no one has asked for it yet: downloads ask nothing themselves. */
+  needOf(name: string): MemoryNeed | null {
+    const card = this.card?.name === name ? this.card.model?.facts : null;
+    const recommended = this.recommended?.find((model) => model.name === name)?.facts;
+    return (card ?? this.facts.get(name) ?? recommended)?.memory ?? null;
   }
 
   async loadRecommended(): Promise<void> {

@@ -12,6 +12,25 @@ export function fitWords({ fit, total_bytes, budget_bytes }: MemoryNeed): string
   return fit === 'tight' ? words.tight(total_bytes, budget_bytes) : words.tooLarge(total_bytes - budget_bytes);
 }
 
+/** The memory of the longest chat, in words; null if it is no longer than an ordinary one, or if even that does not fit. */
+export function longestWords({ context_tokens, fit, longest_bytes, longest_tokens }: MemoryNeed): string | null {
+  if (fit === 'too_large' || longest_tokens <= context_tokens) return null;
+  return strings.models.atLongest(longest_bytes);
+}
+
+/** Whether an ordinary chat fits, and what the longest one takes. */
+export function fitAndLongest(need: MemoryNeed): string {
+  return [fitWords(need), longestWords(need)].filter((words) => words !== null).join(', ');
+}
+
+/** The memory of an ordinary chat and of the longest one. */
+export function needWords(need: MemoryNeed): string {
+  const { context_tokens, longest_bytes, longest_tokens, total_bytes } = need;
+  const words = strings.models;
+  if (longest_tokens <= context_tokens) return words.atLongest(total_bytes);
+  return words.need(total_bytes, longest_bytes);
+}
+
 /** Those that fit first; otherwise as they were. */
 export function byFit<T>(items: readonly T[], needOf: (item: T) => MemoryNeed): T[] {
   return items.toSorted((a, b) => RANKS[needOf(a).fit] - RANKS[needOf(b).fit]);

@@ -1331,15 +1331,16 @@ perplexity: PerplexityChange | null, };
 export type PerplexityChange = { before: number, after: number, };
 
 /**
- * What a model takes in memory with a conversation, and whether this machine has it.
+ * Memory that a model takes with an ordinary chat and with its longest one, and whether this
+ * machine has it.
  */
 export type MemoryNeed = {
 /**
- * The length of that conversation.
+ * The length of the ordinary chat: 8192, or what the model reads at most if that is less.
  */
 context_tokens: number, weight_bytes: number,
 /**
- * The keys and values of the conversation.
+ * The keys and values of the ordinary chat.
  */
 kv_bytes: number,
 /**
@@ -1347,9 +1348,21 @@ kv_bytes: number,
  */
 total_bytes: number,
 /**
+ * The length of the longest chat: the model's own limit, or the one that was set for it.
+ */
+longest_tokens: number,
+/**
+ * The same as `total_bytes` with the longest chat.
+ */
+longest_bytes: number,
+/**
  * What models may take on this machine.
  */
-budget_bytes: number, fit: Fit, };
+budget_bytes: number,
+/**
+ * Whether the ordinary chat fits.
+ */
+fit: Fit, };
 
 export type Fit = "well" | "tight" | "too_large";
 

@@ -330,6 +330,8 @@ export function memory(change: Partial<MemoryNeed> = {}): MemoryNeed {
     weight_bytes: 2.3e9,
     kv_bytes: 0.9e9,
     total_bytes: 3.4e9,
+    longest_tokens: 32768,
+    longest_bytes: 3.4e9,
     budget_bytes: 14e9,
     fit: 'well',
     ...change,

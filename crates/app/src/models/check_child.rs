@@ -23,8 +23,8 @@ pub(super) const MEMORY_VARIABLE: &str = "CAIRN_CHECK_MEMORY_BYTES";
 /// What it may allocate without that variable.
 pub(super) const MEMORY_BYTES: u64 = 2 << 30;
 
-/// The conversation whose memory is estimated, where the model can read so much.
-const CONTEXT_TOKENS: usize = 8192;
+/// The tokens of an ordinary chat, whose memory is estimated if the model can read as much.
+const ORDINARY_TOKENS: usize = 8192;
 /// The prompt tokens that are read at once.
 const PREFILL_STEP_SIZE: usize = 2048;
 
@@ -78,7 +78,19 @@ pub struct CheckedFacts {
     pub total_bytes: u64,
     /// Not in what earlier versions wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest: Option<LongestChat>,
+    /// Not in what earlier versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounded_weights: Option<RoundedWeights>,
+}
+
+/// The longest chat of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongestChat {
+    /// Its length.
+    pub tokens: u32,
+    /// The memory of the model with this chat, as `CheckedFacts::total_bytes`.
+    pub bytes: u64,
 }
 
 /// The line of JSON.
@@ -153,14 +165,16 @@ fn cut(detail: String) -> String {
 }
 
 impl CheckedFacts {
-    /// With a conversation of at most 8192 tokens.
+    /// Reads the facts of a model whose chats may be as long as it can read.
     pub(crate) fn of(memory: &ModelMemory) -> CheckedFacts {
-        CheckedFacts::with_conversation(memory, CONTEXT_TOKENS)
+        CheckedFacts::with_limit(memory, memory.context_length)
     }
 
-    /// With a conversation of so many tokens, or of as many as the model can read.
-    pub(crate) fn with_conversation(memory: &ModelMemory, num_tokens: usize) -> CheckedFacts {
-        let context = num_tokens.min(memory.context_length);
+    /// Reads the facts of a model whose chats have at most `num_tokens` tokens.
+    pub(crate) fn with_limit(memory: &ModelMemory, num_tokens: usize) -> CheckedFacts {
+        let longest = num_tokens.min(memory.context_length);
+        let context = ORDINARY_TOKENS.min(longest);
+        let peak_bytes = |num_tokens| memory.peak_bytes(num_tokens, 1, PREFILL_STEP_SIZE);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         CheckedFacts {
             parameters: memory.num_parameters,
@@ -170,13 +184,15 @@ impl CheckedFacts {
             kv_bytes_per_token: memory.kv_bytes_per_token(),
             context_tokens: small(context),
             kv_bytes: memory.kv_bytes(context),
-            total_bytes: memory.peak_bytes(context, 1, PREFILL_STEP_SIZE),
+            total_bytes: peak_bytes(context),
+            longest: Some(LongestChat { tokens: small(longest), bytes: peak_bytes(longest) }),
             rounded_weights: None,
         }
     }
 
     /// The same, compared with what models may take.
     pub(crate) fn within(&self, budget_bytes: u64) -> ModelFacts {
+        let longest = self.longest.unwrap_or_else(|| self.estimated_longest());
         ModelFacts {
             parameters: self.parameters,
             quantization_bits: self.quantization_bits,
@@ -186,11 +202,21 @@ impl CheckedFacts {
                 weight_bytes: self.weight_bytes,
                 kv_bytes: self.kv_bytes,
                 total_bytes: self.total_bytes,
+                longest_tokens: longest.tokens,
+                longest_bytes: longest.bytes,
                 budget_bytes,
                 fit: fit(self.total_bytes, budget_bytes),
             },
             rounded_weights: self.rounded_weights,
         }
+    }
+
+    /// Estimates the longest chat from the ordinary one, for what an earlier version has found. It is
+    /// too high for a model with windows, which do not grow.
+    fn estimated_longest(&self) -> LongestChat {
+        let more = u64::from(self.context_length.saturating_sub(self.context_tokens));
+        let bytes = self.total_bytes.saturating_add(more.saturating_mul(self.kv_bytes_per_token));
+        LongestChat { tokens: self.context_length, bytes }
     }
 }
 
@@ -238,6 +264,7 @@ mod tests {
             context_tokens: 8192,
             kv_bytes: 939_524_096,
             total_bytes: 1_500_000_000,
+            longest: Some(LongestChat { tokens: 40_960, bytes: 5_300_000_000 }),
             rounded_weights: None,
         };
         let problem = |kind| {
@@ -277,11 +304,44 @@ mod tests {
         let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
         let ModelVerdict::Usable(facts) = ModelVerdict::of(&folder) else { panic!("is usable") };
         assert!(facts.total_bytes > facts.weight_bytes + facts.kv_bytes, "{facts:?}");
+        let longest = LongestChat { tokens: facts.context_tokens, bytes: facts.total_bytes };
+        assert_eq!(facts.longest, Some(longest), "its longest chat is an ordinary one");
         assert_eq!(facts.quantization_bits, Some(4));
         let missing = ModelVerdict::of(Path::new("/no/such/model"));
         let detail = "config.json is missing".to_owned();
         let expected = ModelProblem { kind: ModelProblemKind::Incomplete, what: None, detail };
         assert_eq!(missing, ModelVerdict::Problem(expected));
+    }
+
+    #[test]
+    fn estimates_longest_chat_of_older_checks() {
+        let answer = json!({ "ok": true, "facts": {
+            "parameters": 600_000_000, "quantization_bits": 4, "context_length": 40_960,
+            "weight_bytes": 335_000_000, "kv_bytes_per_token": 114_688, "context_tokens": 8192,
+            "kv_bytes": 939_524_096, "total_bytes": 1_500_000_000,
+        }});
+        let verdict = ModelVerdict::from_json(answer.to_string().as_bytes());
+        let Some(ModelVerdict::Usable(facts)) = verdict else { panic!("{verdict:?}") };
+        let memory = facts.within(15_000_000_000).memory;
+        let more_tokens = 40_960 - 8192;
+        assert_eq!(memory.longest_tokens, 40_960);
+        assert_eq!(memory.longest_bytes, 1_500_000_000 + more_tokens * 114_688);
+        assert_eq!((memory.context_tokens, memory.total_bytes), (8192, 1_500_000_000));
+    }
+
+    #[test]
+    fn limit_shortens_ordinary_and_longest_chat() {
+        let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
+        let memory = check_model(&folder).expect("usable").memory;
+        let facts = CheckedFacts::with_limit(&memory, 1000);
+        assert_eq!(facts.context_tokens, 1000);
+        assert_eq!(facts.longest, Some(LongestChat { tokens: 1000, bytes: facts.total_bytes }));
+        let mut long = memory;
+        long.context_length = 100_000;
+        let facts = CheckedFacts::of(&long);
+        let Some(longest) = facts.longest else { panic!("{facts:?}") };
+        assert_eq!((facts.context_tokens, longest.tokens), (8192, 100_000));
+        assert!(longest.bytes > facts.total_bytes, "{facts:?}");
     }
 
     #[test]

@@ -151,8 +151,8 @@ async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Res
     }
 }
 
-/// What a model takes with a conversation as long as its settings allow; without a limit of its own,
-/// with the one that its row in the list names.
+/// Returns the memory of a model with its settings: of an ordinary chat, and of one as long as the
+/// settings allow.
 ///
 /// Also whether its recurrent state can be held in bf16.
 pub(crate) async fn memory(app: &App, name: &str) -> Result<(MemoryNeed, bool), Failure> {
@@ -166,7 +166,7 @@ pub(crate) async fn memory(app: &App, name: &str) -> Result<(MemoryNeed, bool), 
         None => memory,
     };
     let facts = match settings.context_length {
-        Some(length) => CheckedFacts::with_conversation(&memory, length as usize),
+        Some(length) => CheckedFacts::with_limit(&memory, length as usize),
         None => CheckedFacts::of(&memory),
     };
     Ok((facts.within(default_memory_limit_bytes()).memory, takes_bf16_state))

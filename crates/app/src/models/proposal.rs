@@ -146,6 +146,8 @@ mod tests {
                 weight_bytes: 1,
                 kv_bytes: 1,
                 total_bytes: 1,
+                longest_tokens: 1,
+                longest_bytes: 1,
                 budget_bytes: 1,
                 fit,
             },

@@ -156,22 +156,29 @@ pub struct PerplexityChange {
     pub after: f64,
 }
 
-/// What a model takes in memory with a conversation, and whether this machine has it.
+/// Memory that a model takes with an ordinary chat and with its longest one, and whether this
+/// machine has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MemoryNeed {
-    /// The length of that conversation.
+    /// The length of the ordinary chat: 8192, or what the model reads at most if that is less.
     pub context_tokens: u32,
     #[ts(type = "number")]
     pub weight_bytes: u64,
-    /// The keys and values of the conversation.
+    /// The keys and values of the ordinary chat.
     #[ts(type = "number")]
     pub kv_bytes: u64,
     /// All of it at most, with what a step needs besides.
     #[ts(type = "number")]
     pub total_bytes: u64,
+    /// The length of the longest chat: the model's own limit, or the one that was set for it.
+    pub longest_tokens: u32,
+    /// The same as `total_bytes` with the longest chat.
+    #[ts(type = "number")]
+    pub longest_bytes: u64,
     /// What models may take on this machine.
     #[ts(type = "number")]
     pub budget_bytes: u64,
+    /// Whether the ordinary chat fits.
     pub fit: Fit,
 }
 

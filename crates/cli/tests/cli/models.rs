@@ -42,7 +42,13 @@ async fn info_names_the_memory_that_a_model_takes() {
     let said =
         format!("note: {MODEL} reads at most 4096 tokens, so the memory shown is for 4096\n");
     assert_eq!((beyond.code, beyond.stderr), (Some(0), said));
-    assert!(program.stdout_of(&["models", "info", MODEL]).contains("fits\tyes"));
+    let shown = program.stdout_of(&["models", "info", MODEL]);
+    assert!(shown.contains("fits\tyes"), "{shown}");
+    // Its longest chat is shorter than a usual one.
+    assert!(shown.contains(" in its longest chat (4096 tokens)\n"), "{shown}");
+    let shown = program.stdout_of(&["models", "info", MODEL, "--context", "1000"]);
+    assert!(shown.contains("GB for 1000 tokens, "), "{shown}");
+    assert!(shown.contains(" in its longest chat (4096 tokens)\n"), "{shown}");
     program.check_fails(&["models", "info", "nothing/here"], 1, "nothing/here");
 }
 
@@ -71,6 +77,7 @@ async fn check_says_whether_a_model_can_be_used() {
             "context_tokens",
             "kv_bytes",
             "kv_bytes_per_token",
+            "longest",
             "parameters",
             "quantization_bits",
             "total_bytes",
@@ -80,7 +87,9 @@ async fn check_says_whether_a_model_can_be_used() {
     let by_child = check_as_child(&program, MODEL, 2 << 30);
     assert_eq!(by_child.status.code(), Some(0), "{by_child:?}");
     assert_eq!(serde_json::from_slice::<Value>(&by_child.stdout).unwrap(), usable);
-    assert!(program.stdout_of(&["models", "check", MODEL]).contains("usable\tyes"));
+    let shown = program.stdout_of(&["models", "check", MODEL]);
+    assert!(shown.contains("usable\tyes"), "{shown}");
+    assert!(shown.contains(" in its longest chat (4096 tokens)\n"), "{shown}");
     program.check_fails(&["models", "check", "nothing/here"], 1, "nothing/here");
 
     let folder = program.copy_model("broken");

@@ -43,6 +43,7 @@ const problems: Record<ModelProblemKind, string> = {
 export const models: Catalogue['models'] = {
   actions: (name) => `Aktionen für ${name}`,
   all: 'Alle Modelle …',
+  atLongest: (bytes) => `${f.bytes(bytes)} im längsten Chat`,
   backTo: (name) => `Zurück zu ${name}`,
   backToNote: (count) => `Geht mit ${tokens(count)} weiter, die gesichert sind`,
   backToUnsaved: 'Es hat die letzte Antwort geschrieben',
@@ -55,7 +56,7 @@ export const models: Catalogue['models'] = {
     model: 'Modell',
     size: 'Größe',
     context: 'Kontext',
-    memory: `Speicher auf diesem ${machine}`,
+    memory: 'Speicher im üblichen Chat',
     download: 'Größe',
   },
   context: (count) => `${f.count(count / 1024)} k`,
@@ -79,6 +80,7 @@ export const models: Catalogue['models'] = {
     budget: `Was Modelle auf diesem ${machine} belegen dürfen`,
     kv: (count) => `Ein Chat von ${tokens(count)}`,
     total: 'Zusammen höchstens',
+    longest: (count) => `Zusammen mit dem längsten Chat, ${tokens(count)}`,
     weights: 'Gewichte',
     work: 'Während es arbeitet',
   },
@@ -137,6 +139,7 @@ export const models: Catalogue['models'] = {
   loadingLabel: (name) => `${name} wird geladen`,
   memoryOf: (name) => `Speicherbedarf von ${name}`,
   name: 'Modell',
+  need: (usual, longest) => `${f.bytes(usual)} im üblichen Chat, ${f.bytes(longest)} im längsten`,
   offer: {
     whenAsked: (name) => `${name} wird geladen, wenn du fragst.`,
     instead: (name) => `Stattdessen mit ${name} antworten`,
@@ -241,7 +244,7 @@ export const downloads: Catalogue['downloads'] = {
 export const discover: Catalogue['discover'] = {
   checkedTitle: (memory: number) => `Gut auf diesem ${machine} (${f.memory(memory)})`,
   title: 'Modelle für den Anfang',
-  note: 'Was ein Modell braucht, wird mit seinem Kontext berechnet, bevor etwas heruntergeladen wird.',
+  note: `Der Arbeitsspeicher gilt für einen üblichen Chat (${tokens(8192)}, etwa 15 Seiten) und für den längsten, den ein Modell aufnimmt.`,
   noneFits: `Keines davon passt auf diesen ${machine}.`,
   card: (name) => `Über ${name}`,
   asking: 'Der Hub wird gefragt …',
@@ -289,7 +292,8 @@ export const firstModel: Catalogue['firstModel'] = {
     balanced: { name: 'Ausgewogen', note: `Am besten für diesen ${machine}` },
     strong: { name: 'Stark', note: 'Langsamer, schreibt besser' },
   },
-  uses: (bytes, need, budget) => `${f.bytes(bytes)} herunterzuladen, ${f.bytes(need)} von ${f.bytes(budget)} Speicher`,
+  download: (bytes) => `${f.bytes(bytes)} herunterzuladen`,
+  needs: (memory) => `Arbeitsspeicher: etwa ${memory}`,
   budget: (budget, memory) =>
     `Von den ${f.memory(memory)} auf diesem ${machine} dürfen Modelle ${f.bytes(budget)} belegen; der Rest bleibt dem System und anderen Programmen.`,
   start: 'Herunterladen und beginnen',

@@ -46,6 +46,7 @@ const perplexity = (value: number): string =>
 export const models = {
   actions: (name: string) => `Actions for ${name}`,
   all: 'All models…',
+  atLongest: (bytes: number) => `${f.bytes(bytes)} in the longest chat`,
   backTo: (name: string) => `Back to ${name}`,
   backToNote: (count: number) => `Continues with ${tokens(count)} saved`,
   backToUnsaved: 'It wrote the last answer',
@@ -54,7 +55,7 @@ export const models = {
   checking: 'Checking…',
   choose: 'Choose a model',
   chooseFile: 'Choose a file…',
-  columns: { model: 'Model', size: 'Size', context: 'Context', memory: `Memory on ${machine}`, download: 'Download' },
+  columns: { model: 'Model', size: 'Size', context: 'Context', memory: 'Memory in a usual chat', download: 'Download' },
   context: (count: number) => `${f.count(count / 1024)} k`,
   current: (name: string) => `Model: ${name}`,
   delete: 'Delete…',
@@ -76,6 +77,7 @@ export const models = {
     budget: `What models may take on ${machine}`,
     kv: (count: number) => `A chat of ${tokens(count)}`,
     total: 'In all, at most',
+    longest: (count: number) => `In all with the longest chat, ${tokens(count)}`,
     weights: 'Weights',
     work: 'While it works',
   },
@@ -135,6 +137,8 @@ export const models = {
   loadingLabel: (name: string) => `Loading ${name}`,
   memoryOf: (name: string) => `Memory of ${name}`,
   name: 'Model',
+  /** The memory of a usual chat and of the longest one. */
+  need: (usual: number, longest: number) => `${f.bytes(usual)} in a usual chat, ${f.bytes(longest)} in the longest`,
   /** What happens to the model of a chat when it is asked. */
   offer: {
     whenAsked: (name: string) => `${name} will be loaded when you ask.`,
@@ -249,7 +253,7 @@ export const downloads = {
 export const discover = {
   checkedTitle: (memory: number) => `Good on ${machine} (${f.memory(memory)})`,
   title: 'Models to start with',
-  note: 'What a model needs is counted with its context, before anything is downloaded.',
+  note: `Memory is shown for a usual chat (${tokens(8192)}, about 15 pages) and for the longest one that a model can take.`,
   noneFits: `None of these fits ${machine}.`,
   card: (name: string) => `About ${name}`,
   asking: 'Asking the hub…',
@@ -297,8 +301,9 @@ export const firstModel = {
     balanced: { name: 'Balanced', note: `Best for ${machine}` },
     strong: { name: 'Strong', note: 'Slower, writes better' },
   },
-  uses: (bytes: number, need: number, budget: number) =>
-    `${f.bytes(bytes)} to download, ${f.bytes(need)} of ${f.bytes(budget)} memory`,
+  download: (bytes: number) => `${f.bytes(bytes)} to download`,
+  /** `memory`: of a usual chat and of the longest one. */
+  needs: (memory: string) => `Memory: about ${memory}`,
   budget: (budget: number, memory: number) =>
     `Of the ${f.memory(memory)} of ${machine}, models may take ${f.bytes(budget)}; the rest is for the system and other apps.`,
   start: 'Download and start',
