@@ -20,6 +20,8 @@ pub struct ModelCheck {
     pub memory: ModelMemory,
     /// Whether it can be asked in conversations; base models cannot.
     pub has_chat_template: bool,
+    /// Whether its chat template shows tools to it. If not, a text in the prompt describes them.
+    pub takes_tools: bool,
 }
 
 /// A text that tokenizers encode, and the message that templates render.
@@ -54,11 +56,16 @@ pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
     };
     let tokenizer = Tokenizer::load(folder)?;
     tokenizer.encode_prompt(PROBE)?;
-    if let Some(template) = tokenizer.chat_template() {
+    let template = tokenizer.chat_template();
+    if let Some(template) = template {
         render(folder, template)?;
     }
     eos_token_ids(folder, &config, &tokenizer)?;
-    Ok(ModelCheck { memory, has_chat_template: tokenizer.chat_template().is_some() })
+    Ok(ModelCheck {
+        memory,
+        has_chat_template: template.is_some(),
+        takes_tools: template.is_some_and(ChatTemplate::takes_tools),
+    })
 }
 
 fn render(folder: &Path, template: &ChatTemplate) -> Result<(), LmError> {
@@ -289,6 +296,18 @@ mod tests {
         let expected = "tokenizer.json cannot handle a short text: Onig: Regex search error";
         let set_trap = |folder: &Path| set(folder, "tokenizer.json", "normalizer", trap.clone());
         check(TINY, set_trap, (ProblemKind::Broken, expected));
+    }
+
+    #[test]
+    fn says_whether_template_takes_tools() {
+        let folder = tempfile::tempdir().unwrap();
+        copy_tiny_model(TINY, folder.path()).unwrap();
+        let check = |template: &str| {
+            std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+            check_model(folder.path()).unwrap().takes_tools
+        };
+        assert!(!check("{{ messages[0].content }}"));
+        assert!(check("{% if tools %}{{ tools }}{% endif %}{{ messages[0].content }}"));
     }
 
     #[test]

@@ -1290,6 +1290,11 @@ quantization_bits: number | null,
  */
 context_length: number, memory: MemoryNeed,
 /**
+ * Whether its chat template shows tools to it; otherwise the API tells it of them in a generic
+ * form. None: not known, as of a model that is not here.
+ */
+takes_tools: boolean | null,
+/**
  * How far its weights are from those of the file that it was imported from; none: they are the
  * same, or it was not imported.
  */

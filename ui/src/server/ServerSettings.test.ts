@@ -3,7 +3,7 @@ import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { ApiOverview } from '../platform/wire';
-import { api, apiKey, apiRequest, bootstrap, FakePlatform, settings } from '../testing/fake';
+import { api, apiKey, apiRequest, bootstrap, facts, FakePlatform, model, settings } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
 useWindow();
@@ -66,6 +66,20 @@ test('a server that cairn serve has started cannot be switched', async () => {
   expect(screen.queryByRole('switch', { name: 'Serve other programs' })).toBeNull();
   expect(screen.getByText(/already runs/)).toBeTruthy();
   expect(screen.getByText(ADDRESS)).toBeTruthy();
+});
+
+test('says of a model whose template takes no tools that they are generic', async () => {
+  const { platform } = await open({ server: running });
+  expect(setUpText()).toContain('Model: model');
+  expect(setUpText()).not.toContain('takes no tools');
+  platform.emit({ type: 'models', models: [model('owner/model', { facts: facts({ takes_tools: false }) })] });
+  await drawn();
+  const name = within(screen.getByRole('tabpanel')).getByText('Model: model');
+  expect(name.nextElementSibling?.textContent).toMatch(/takes no tools.*x-cairn-tools: generic/);
+  // An earlier version has not looked.
+  platform.emit({ type: 'models', models: [model('owner/model', { facts: facts({ takes_tools: null }) })] });
+  await drawn();
+  expect(setUpText()).not.toContain('takes no tools');
 });
 
 test('a new key is shown once, and stands in the set-ups until then', async () => {

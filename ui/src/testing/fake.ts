@@ -344,6 +344,7 @@ export function facts(change: Partial<ModelFacts> = {}): ModelFacts {
     quantization_bits: 4,
     context_length: 32768,
     memory: memory(),
+    takes_tools: true,
     rounded_weights: null,
     ...change,
   };

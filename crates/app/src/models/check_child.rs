@@ -81,6 +81,9 @@ pub struct CheckedFacts {
     pub longest: Option<LongestChat>,
     /// Not in what earlier versions wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes_tools: Option<bool>,
+    /// Not in what earlier versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounded_weights: Option<RoundedWeights>,
 }
 
@@ -114,6 +117,7 @@ impl ModelVerdict {
         match check_model(folder) {
             Ok(check) => ModelVerdict::Usable(CheckedFacts {
                 rounded_weights: gguf::RoundedWeights::read(folder).map(convert::rounded_weights),
+                takes_tools: Some(check.takes_tools),
                 ..CheckedFacts::of(&check.memory)
             }),
             Err(error) => {
@@ -186,6 +190,7 @@ impl CheckedFacts {
             kv_bytes: memory.kv_bytes(context),
             total_bytes: peak_bytes(context),
             longest: Some(LongestChat { tokens: small(longest), bytes: peak_bytes(longest) }),
+            takes_tools: None,
             rounded_weights: None,
         }
     }
@@ -207,6 +212,7 @@ impl CheckedFacts {
                 budget_bytes,
                 fit: fit(self.total_bytes, budget_bytes),
             },
+            takes_tools: self.takes_tools,
             rounded_weights: self.rounded_weights,
         }
     }
@@ -265,6 +271,7 @@ mod tests {
             kv_bytes: 939_524_096,
             total_bytes: 1_500_000_000,
             longest: Some(LongestChat { tokens: 40_960, bytes: 5_300_000_000 }),
+            takes_tools: Some(true),
             rounded_weights: None,
         };
         let problem = |kind| {
@@ -275,6 +282,7 @@ mod tests {
             ModelVerdict::Usable(facts.clone()),
             ModelVerdict::Usable(CheckedFacts {
                 quantization_bits: None,
+                takes_tools: None,
                 rounded_weights: Some(RoundedWeights {
                     num_tensors: 30,
                     relative_error: 0.003,
@@ -307,6 +315,7 @@ mod tests {
         let longest = LongestChat { tokens: facts.context_tokens, bytes: facts.total_bytes };
         assert_eq!(facts.longest, Some(longest), "its longest chat is an ordinary one");
         assert_eq!(facts.quantization_bits, Some(4));
+        assert!(facts.takes_tools.is_some(), "its template was looked at");
         let missing = ModelVerdict::of(Path::new("/no/such/model"));
         let detail = "config.json is missing".to_owned();
         let expected = ModelProblem { kind: ModelProblemKind::Incomplete, what: None, detail };

@@ -151,6 +151,7 @@ mod tests {
                 budget_bytes: 1,
                 fit,
             },
+            takes_tools: None,
             rounded_weights: None,
         }
     }

@@ -124,6 +124,9 @@ pub struct ModelFacts {
     /// The most tokens of one conversation.
     pub context_length: u32,
     pub memory: MemoryNeed,
+    /// Whether its chat template shows tools to it; otherwise the API tells it of them in a generic
+    /// form. None: not known, as of a model that is not here.
+    pub takes_tools: Option<bool>,
     /// How far its weights are from those of the file that it was imported from; none: they are the
     /// same, or it was not imported.
     pub rounded_weights: Option<RoundedWeights>,

@@ -80,6 +80,7 @@ async fn check_says_whether_a_model_can_be_used() {
             "longest",
             "parameters",
             "quantization_bits",
+            "takes_tools",
             "total_bytes",
             "weight_bytes"
         ]

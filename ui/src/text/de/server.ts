@@ -38,6 +38,8 @@ export const server: Catalogue['server'] = {
   setUpsLabel: 'Programm',
   programs: { codex: 'Codex', claude_code: 'Claude Code', continue: 'Continue', zed: 'Zed' },
   copySetUp: 'Diesen Teil kopieren',
+  genericTools:
+    'Seine Chat-Vorlage kennt keine Werkzeuge. Cairn beschreibt sie ihm in einer allgemeinen Form. Wie gut es sie aufruft, hängt vom Modell ab. Seine Antworten haben den Header x-cairn-tools: generic.',
   newKeyNote: 'Der neue Schlüssel steht darin.',
   placeholderNote: 'Setze einen Schlüssel an die Stelle von YOUR_KEY.',
   places: {

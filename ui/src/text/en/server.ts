@@ -37,6 +37,9 @@ export const server = {
   setUpsLabel: 'Program',
   programs: { codex: 'Codex', claude_code: 'Claude Code', continue: 'Continue', zed: 'Zed' },
   copySetUp: 'Copy this part',
+  /** For a model whose chat template takes no tools. */
+  genericTools:
+    'Its chat template takes no tools, so Cairn describes them to it in a general form. How well it calls them depends on the model. Its answers have the header x-cairn-tools: generic.',
   newKeyNote: 'It has the new key in it.',
   placeholderNote: 'Put a key in place of YOUR_KEY.',
   places: {
