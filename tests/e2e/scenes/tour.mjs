@@ -323,25 +323,29 @@ function found(conversation_id, role, pieces) {
 }
 
 function recommended() {
-  const model = (title, maker, licence, gigabytes, context, needs, fit = 'well') =>
-    fakes.recommended(`mlx-community/${title.replaceAll(' ', '-')}`, {
-      title,
+  const model = (name, maker, gigabytes, [usual, longest], context, choices = []) =>
+    fakes.recommended(`mlx-community/${name}`, {
       maker,
-      licence,
       download_bytes: gigabytes * GB,
+      choices,
       facts: fakes.facts({
         context_length: context * 1024,
-        memory: fakes.memory({ total_bytes: needs * GB, budget_bytes: 12e9, fit }),
+        memory: fakes.memory({
+          context_tokens: 8192,
+          total_bytes: usual * GB,
+          longest_tokens: context * 1024,
+          longest_bytes: longest * GB,
+          budget_bytes: 12e9,
+        }),
       }),
     });
   return [
-    model('Qwen3 4B', 'Alibaba', 'Apache 2.0', 2.3, 32, 3.4),
-    model('Gemma 3 4B', 'Google', 'Gemma Terms of Use', 2.6, 128, 3.9),
-    model('Llama 3.2 3B', 'Meta', 'Llama 3.2 Community License', 1.8, 128, 2.9),
-    model('Qwen3 8B', 'Alibaba', 'Apache 2.0', 4.6, 40, 6.2),
-    model('Mistral 7B', 'Mistral AI', 'Apache 2.0', 4.1, 32, 5.7),
-    model('Qwen3 14B', 'Alibaba', 'Apache 2.0', 8.3, 40, 11.1, 'tight'),
-    model('Qwen3 30B A3B', 'Alibaba', 'Apache 2.0', 17.2, 40, 19.6, 'too_large'),
+    model('gemma-4-e4b-it-4bit', 'Google', 5.18, [5.3, 5.7], 128, ['start']),
+    model('Qwen3.5-9B-4bit', 'Alibaba', 5.98, [6.3, 14.6], 256, ['better', 'code']),
+    model('gemma-4-12B-it-4bit', 'Google', 6.77, [7.2, 11.2], 256),
+    model('Qwen3.5-4B-MLX-4bit', 'Alibaba', 3.06, [3.4, 11.7], 256),
+    model('gemma-4-e2b-it-4bit', 'Google', 3.58, [3.6, 4.1], 128),
+    model('Qwen3-1.7B-4bit', 'Alibaba', 0.98, [2.1, 5.9], 40),
   ];
 }
 

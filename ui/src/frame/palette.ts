@@ -275,12 +275,10 @@ function modelEntries({ chat, chatModel, models, navigation, status }: App): Pal
   }));
 }
 
-/** Recommended models that fit and are not here. */
+/** Suggested models that are not here. */
 function downloadEntries(app: App): PaletteEntry[] {
   const { discover, downloads, models } = app;
-  const wanted = (discover.recommended ?? []).filter(
-    ({ name, facts }) => !models.get(name) && !downloads.get(name) && facts.memory.fit !== 'too_large',
-  );
+  const wanted = (discover.recommended ?? []).filter(({ name }) => !models.get(name) && !downloads.get(name));
   return wanted.map(({ name, download_bytes }) => ({
     id: `download-${name}`,
     label: strings.palette.download(shortModelName(name)),

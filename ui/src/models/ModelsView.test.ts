@@ -27,9 +27,9 @@ import { drawn, openWindow, useWindow } from '../testing/window';
 useWindow();
 
 const choices = [
-  recommended('o/Small-1B-4bit', { choice: 'small' }),
-  recommended('o/Balanced-4B-4bit', { choice: 'balanced' }),
-  recommended('o/Strong-12B-4bit', { choice: 'strong' }),
+  recommended('o/Balanced-4B-4bit', { choices: ['start'] }),
+  recommended('o/Small-1B-4bit', { choices: ['better', 'code'] }),
+  recommended('o/Strong-12B-4bit'),
 ];
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
 const nothing = { models: [], conversations: [], status: empty };
@@ -54,9 +54,11 @@ test('the first launch: choose a model, watch it come, write', async () => {
   const { platform } = await open(nothing);
   const group = within(screen.getByRole('radiogroup', { name: 'Model' }));
   const radio = (name: RegExp) => group.getByRole<HTMLInputElement>('radio', { name });
-  expect(radio(/^Balanced/).checked).toBe(true);
+  expect(radio(/^Start here/).checked).toBe(true);
+  expect(group.getAllByRole('radio').length).toBe(2);
+  expect(group.getByText('Slower · For programming and coding agents')).toBeTruthy();
   expect(screen.getByText(/^Of the 16 GB/).textContent).toContain('models may take');
-  await fireEvent.click(radio(/^Small/));
+  await fireEvent.click(radio(/^Better answers/));
   await drawn();
   await press('Download and start');
   expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/Small-1B-4bit' });
@@ -230,7 +232,7 @@ test('shows the memory of a usual and of the longest chat everywhere', async () 
   platform.answers.get_recommended_models = {
     type: 'recommended_models',
     memory_bytes: 2 ** 34,
-    models: [recommended('o/New-1B-4bit', { choice: 'balanced', facts: own })],
+    models: [recommended('o/New-1B-4bit', { choices: ['start'], facts: own })],
   };
   platform.answers.get_model_memory = { type: 'model_memory', memory: need, takes_bf16_state: false };
   platform.answers.search_models = { type: 'found_models', models: [found('o/Found-1B-4bit')] };

@@ -3,7 +3,7 @@ import { CallError, sentenceOf, type Platform } from '../platform/platform';
 import type { FoundModel, HubModel, MemoryNeed, ModelFacts, RecommendedModel } from '../platform/wire';
 import { after, type After } from '../ui/clock';
 import { Asked } from './asked.svelte';
-import { byFit, weightBytes } from './fit';
+import { weightBytes } from './fit';
 import { hubNameIn } from './names';
 
 const DEBOUNCE_MS = 300;
@@ -34,7 +34,7 @@ export interface DiscoverOptions {
 
 /** Owns the search and the card that is open. Replies to questions that are no longer asked are ignored. */
 export class DiscoverStore {
-  /** Null until they were asked for. */
+  /** Models that fit this machine, those to choose first; null until they were asked for. */
   recommended = $state.raw<RecommendedModel[] | null>(null);
   recommendedTrouble = $state.raw<Trouble | null>(null);
   /** What was typed. */
@@ -57,15 +57,8 @@ export class DiscoverStore {
   memoryBytes = $state<number | null>(null);
   /** What models may take on this machine. */
   readonly budgetBytes = $derived(this.recommended?.[0]?.facts.memory.budget_bytes ?? null);
-  readonly #sorted = $derived(byFit(this.recommended ?? [], ({ facts }) => facts.memory));
-  readonly shownRecommended = $derived(
-    this.onlyFitting ? this.#sorted.filter(({ facts }) => facts.memory.fit !== 'too_large') : this.#sorted,
-  );
-  /** Those to offer on the first launch: a smaller one, the one for this machine, a stronger one. */
-  readonly choices = $derived.by(() => {
-    const of = (choice: RecommendedModel['choice']) => this.recommended?.find((model) => model.choice === choice);
-    return [of('small'), of('balanced'), of('strong')].filter((model) => model !== undefined);
-  });
+  /** The models to offer on the first launch: one to start with, a better one, one for code. */
+  readonly choices = $derived((this.recommended ?? []).filter(({ choices }) => choices.length > 0));
   readonly shownFound = $derived.by(() => {
     const all = this.found ?? [];
     return inOrder(this.onlyFitting ? all.filter((model) => this.#mayFit(model)) : all, this.sort);

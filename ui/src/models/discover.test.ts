@@ -105,22 +105,22 @@ test('only the card that was opened last is shown', async () => {
   expect(discover.card).toBeNull();
 });
 
-test('recommended models that fit come first, and the filter hides those that do not', async () => {
+test('suggestions keep their order, and those with a choice are offered first', async () => {
   const { discover, platform } = open();
-  const withFit = (name: string, fit: 'well' | 'tight' | 'too_large', choice: 'small' | 'strong' | null = null) =>
-    recommended(name, { choice, facts: facts({ memory: memory({ fit }) }) });
   platform.answers.get_recommended_models = {
     type: 'recommended_models',
     memory_bytes: 2 ** 34,
-    models: [withFit('big', 'too_large'), withFit('tight', 'tight', 'strong'), withFit('good', 'well', 'small')],
+    models: [
+      recommended('first', { choices: ['start'], facts: facts({ memory: memory({ fit: 'tight' }) }) }),
+      recommended('both', { choices: ['better', 'code'] }),
+      recommended('other'),
+    ],
   };
   await Promise.all([discover.loadRecommended(), discover.loadRecommended()]);
   await discover.loadRecommended();
   expect(platform.askedTypes()).toEqual(['get_recommended_models']);
-  expect(names(discover.shownRecommended)).toEqual(['good', 'tight']);
-  discover.onlyFitting = false;
-  expect(names(discover.shownRecommended)).toEqual(['good', 'tight', 'big']);
-  expect(names(discover.choices)).toEqual(['good', 'tight']);
+  expect(names(discover.recommended ?? [])).toEqual(['first', 'both', 'other']);
+  expect(names(discover.choices)).toEqual(['first', 'both']);
 });
 
 test('results are filtered by their weights and put in order', async () => {

@@ -1,8 +1,7 @@
-// Whether a model fits this machine: in words, in the order of a list, and as an estimate where only its size is known.
-import type { Fit, FoundModel, MemoryNeed } from '../platform/wire';
+// Whether a model fits this machine: in words, and as an estimate where only its size is known.
+import type { FoundModel, MemoryNeed } from '../platform/wire';
 import { strings } from '../text';
 
-const RANKS: Record<Fit, number> = { well: 0, tight: 1, too_large: 2 };
 /** Of weights that are not quantized. */
 const PLAIN_BITS = 16;
 
@@ -29,11 +28,6 @@ export function needWords(need: MemoryNeed): string {
   const words = strings.models;
   if (longest_tokens <= context_tokens) return words.atLongest(total_bytes);
   return words.need(total_bytes, longest_bytes);
-}
-
-/** Those that fit first; otherwise as they were. */
-export function byFit<T>(items: readonly T[], needOf: (item: T) => MemoryNeed): T[] {
-  return items.toSorted((a, b) => RANKS[needOf(a).fit] - RANKS[needOf(b).fit]);
 }
 
 /** At least what its weights take in memory; null where the hub does not say how many parameters it has. */

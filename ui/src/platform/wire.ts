@@ -1466,7 +1466,7 @@ relative_error: number, };
 export type RoundingForm = "bits4" | "bits8" | "bfloat16" | "float32";
 
 /**
- * A model that Cairn recommends.
+ * A model that Cairn suggests. The app can load it, and it fits this machine.
  */
 export type RecommendedModel = {
 /**
@@ -1482,11 +1482,11 @@ title: string, maker: string,
  */
 licence: string, download_bytes: number, facts: ModelFacts,
 /**
- * The one to offer first on this machine, and one smaller and one larger that fit too.
+ * For what it is offered first on this machine, in this order; a model may be the one for several.
  */
-choice: ModelChoice | null, };
+choices: Array<ModelChoice>, };
 
-export type ModelChoice = "small" | "balanced" | "strong";
+export type ModelChoice = "start" | "better" | "code";
 
 /**
  * A model that a search on the hub found.

@@ -400,7 +400,7 @@ export function recommended(name: string, change: Partial<RecommendedModel> = {}
     licence: 'Apache 2.0',
     download_bytes: 2.3e9,
     facts: facts(),
-    choice: null,
+    choices: [],
     ...change,
   };
 }

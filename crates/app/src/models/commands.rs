@@ -35,8 +35,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::CancelModelMeasurement { name } => app.measurements.cancel(&name),
         Command::GetRecommendedModels => {
             let budget_bytes = default_memory_limit_bytes();
-            let models = recommended::recommended(budget_bytes);
-            return Ok(Reply::RecommendedModels { models, memory_bytes: platform::memory_bytes() });
+            let memory_bytes = platform::memory_bytes();
+            let models = recommended::recommended(memory_bytes, budget_bytes);
+            return Ok(Reply::RecommendedModels { models, memory_bytes });
         }
         Command::DownloadModel { name } => downloads::start(app, &name).await?,
         Command::PauseDownload { name } => downloads::pause(app, &name).await?,

@@ -1,11 +1,11 @@
-//! The models that Cairn recommends, and which of them to offer first on this machine.
+//! The models that Cairn suggests, and which of them to offer first on this machine.
 //!
-//! They are data, `recommended.json`: conversions to 4 bits that mlx-community publishes. `config` is
-//! the part of a model's config.json that the estimator of memory reads, as its maker published it.
-//! The lengths follow from it: `weight_file_bytes` is 4.5 bits for each number of a matrix (4, and a
-//! scale and a bias of 16 bits for each group of 64) and 16 for each other one, to the megabyte;
-//! `download_bytes` adds the family's tokenizer. Gemma's conversion has its embeddings a second time,
-//! as an output layer.
+//! They are data, `recommended.json`, the best of them first: conversions that mlx-community and
+//! LM Studio's community publish. `config` is the part of a model's config.json that the estimator of
+//! memory reads, as its maker published it. `download_bytes` stands for the weights too, so the
+//! estimate on a GPU is too high by a tokenizer and by the parts for images and sound, which are not
+//! loaded. [`CLASSES`] says which model is offered for what, by the memory of the machine: the largest
+//! model that fits is not the best one any more.
 
 use cairn_engine::{ComputeDevice, ModelMemory};
 use serde::Deserialize;
@@ -15,225 +15,294 @@ use super::check_child::CheckedFacts;
 use crate::wire::{Fit, ModelChoice, RecommendedModel};
 
 const RECOMMENDED: &str = include_str!("recommended.json");
+const CHOICES: [ModelChoice; 3] = [ModelChoice::Start, ModelChoice::Better, ModelChoice::Code];
 
-/// One of them in the file.
+/// A model in the file.
 #[derive(Debug, Clone, Deserialize)]
 struct Entry {
     name: String,
     title: String,
     maker: String,
     licence: String,
-    weight_file_bytes: u64,
     download_bytes: u64,
-    /// A model for programmers is listed, but is not anybody's first.
-    #[serde(default)]
-    is_for_code: bool,
     config: Value,
 }
 
-/// The recommended models where models may take so much: first those that fit well, the largest and
-/// so the best of them first; then those that fit tightly, and then those that are too large, of
-/// both the smallest first.
-pub(crate) fn recommended(budget_bytes: u64) -> Vec<RecommendedModel> {
-    recommend(ComputeDevice::current(), budget_bytes)
+/// The models to offer on machines from this memory up to the next class's.
+struct MemoryClass {
+    gigabytes: u64,
+    /// Answers soon. From 8 GB on it thinks only if asked.
+    start: &'static str,
+    /// Slower, and scores higher.
+    better: &'static str,
+    code: Option<&'static str>,
 }
 
-fn recommend(device: ComputeDevice, budget_bytes: u64) -> Vec<RecommendedModel> {
+/// Sorted by memory. A machine between two classes is of the lower one.
+const CLASSES: [MemoryClass; 7] = [
+    // For computers without a GPU too, where weights take four bytes each and larger models are slow.
+    MemoryClass {
+        gigabytes: 0,
+        start: "mlx-community/Qwen3-0.6B-4bit",
+        better: "mlx-community/Qwen3-1.7B-4bit",
+        code: None,
+    },
+    MemoryClass {
+        gigabytes: 8,
+        start: "mlx-community/gemma-4-e2b-it-4bit",
+        better: "mlx-community/Qwen3.5-4B-MLX-4bit",
+        code: Some("mlx-community/Qwen3.5-4B-MLX-4bit"),
+    },
+    MemoryClass {
+        gigabytes: 16,
+        start: "mlx-community/gemma-4-e4b-it-4bit",
+        better: "mlx-community/Qwen3.5-9B-4bit",
+        code: Some("mlx-community/Qwen3.5-9B-4bit"),
+    },
+    MemoryClass {
+        gigabytes: 24,
+        start: "mlx-community/gemma-4-12B-it-4bit",
+        better: "mlx-community/gpt-oss-20b-MXFP4-Q8",
+        code: Some("mlx-community/Qwen3.5-9B-6bit"),
+    },
+    // Agents read much for each answer: a model with few active weights reads it several times faster.
+    MemoryClass {
+        gigabytes: 36,
+        start: "mlx-community/gemma-4-26B-A4B-it-qat-4bit",
+        better: "mlx-community/Qwen3.8-27B-4bit",
+        code: Some("mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit"),
+    },
+    MemoryClass {
+        gigabytes: 64,
+        start: "mlx-community/gemma-4-26B-A4B-it-qat-4bit",
+        better: "mlx-community/Qwen3.8-27B-8bit",
+        code: Some("mlx-community/Qwen3-Coder-Next-4bit"),
+    },
+    MemoryClass {
+        gigabytes: 128,
+        start: "mlx-community/gemma-4-26B-A4B-it-qat-4bit",
+        better: "mlx-community/Qwen3.8-27B-8bit",
+        code: Some("lmstudio-community/Qwen3-Coder-Next-MLX-8bit"),
+    },
+];
+/// The class of a machine without a GPU, however much memory it has.
+const MOST_GIGABYTES_ON_CPU: u64 = 8;
+
+impl MemoryClass {
+    fn name_for(&self, choice: ModelChoice) -> Option<&'static str> {
+        match choice {
+            ModelChoice::Start => Some(self.start),
+            ModelChoice::Better => Some(self.better),
+            ModelChoice::Code => self.code,
+        }
+    }
+}
+
+/// Returns the models to suggest on a machine with `memory_bytes`, of which models may take
+/// `budget_bytes`: first those with a choice, in the order of [`ModelChoice`], then the others that fit
+/// well and then those that fit tightly, the best first. A model that is too large is none of them.
+pub(crate) fn recommended(memory_bytes: u64, budget_bytes: u64) -> Vec<RecommendedModel> {
+    recommend(ComputeDevice::current(), memory_bytes, budget_bytes)
+}
+
+fn recommend(device: ComputeDevice, memory_bytes: u64, budget_bytes: u64) -> Vec<RecommendedModel> {
     let entries: Vec<Entry> = match serde_json::from_str(RECOMMENDED) {
         Ok(entries) => entries,
         Err(error) => {
-            tracing::error!("no model is recommended, recommended.json is not valid: {error}");
+            tracing::error!("no model is suggested, recommended.json is not valid: {error}");
             return Vec::new();
         }
     };
-    let mut listed: Vec<(Entry, RecommendedModel)> = Vec::with_capacity(entries.len());
-    for entry in entries {
-        match ModelMemory::before_download_on(device, &entry.config, entry.weight_file_bytes) {
-            Ok(memory) => {
-                let facts = CheckedFacts::of(&memory).within(budget_bytes);
-                let model = RecommendedModel {
-                    name: entry.name.clone(),
-                    title: entry.title.clone(),
-                    maker: entry.maker.clone(),
-                    licence: entry.licence.clone(),
-                    download_bytes: entry.download_bytes,
-                    facts,
-                    choice: None,
-                };
-                listed.push((entry, model));
-            }
-            Err(error) => tracing::error!("{} is not recommended: {error}", entry.name),
+    let usable = entries.into_iter().filter_map(|entry| describe(device, entry, budget_bytes));
+    let mut models: Vec<RecommendedModel> = usable.collect();
+    // The system keeps a little of what the maker counts.
+    let gigabytes = memory_bytes.div_ceil(1 << 30);
+    let gigabytes = match device {
+        ComputeDevice::Cpu => gigabytes.min(MOST_GIGABYTES_ON_CPU),
+        ComputeDevice::Gpu => gigabytes,
+    };
+    for choice in CHOICES {
+        if let Some(index) = chosen(&models, gigabytes, choice) {
+            models[index].choices.push(choice);
         }
     }
-    listed.sort_by_key(|(_, model)| {
-        // Of models of one kind, the one with more weights knows more.
-        let bytes = model.facts.memory.weight_bytes;
-        match model.facts.memory.fit {
-            Fit::Well => (0, u64::MAX - bytes),
-            Fit::Tight => (1, bytes),
-            Fit::TooLarge => (2, bytes),
-        }
+    models.sort_by_key(|model| {
+        let choice = CHOICES.iter().position(|choice| model.choices.contains(choice));
+        (choice.unwrap_or(CHOICES.len()), model.facts.memory.fit != Fit::Well)
     });
-    choose(&mut listed, budget_bytes);
-    listed.into_iter().map(|(_, model)| model).collect()
+    models
 }
 
-/// Marks three of the models that fit well, which are sorted with the largest first: the strongest,
-/// the one that leaves most of the budget to longer conversations and a second model, and one that
-/// is much quicker. Where fewer fit, fewer are marked, the balanced one always.
-fn choose(listed: &mut [(Entry, RecommendedModel)], budget_bytes: u64) {
-    let sizes: Vec<(usize, u64)> = listed
-        .iter()
-        .enumerate()
-        .filter(|(_, (entry, model))| model.facts.memory.fit == Fit::Well && !entry.is_for_code)
-        .map(|(index, (_, model))| (index, model.facts.memory.total_bytes))
-        .collect();
-    let largest_within = |bytes: u64| sizes.iter().find(|(_, total)| *total <= bytes).copied();
-    let Some(&strong) = sizes.first() else { return };
-    // On a tiny budget, the one that takes least.
-    let least = sizes.iter().copied().min_by_key(|(_, total)| *total).unwrap_or(strong);
-    let balanced = largest_within(budget_bytes / 5 * 2).unwrap_or(least);
-    let small = largest_within(balanced.1 / 5 * 3);
-    // The weaker claim first: a model has one mark, and the balanced one is there in any case.
-    let chosen = [
-        (Some(strong), ModelChoice::Strong),
-        (small, ModelChoice::Small),
-        (Some(balanced), ModelChoice::Balanced),
-    ];
-    for (model, choice) in chosen {
-        if let Some((index, _)) = model {
-            listed[index].1.choice = Some(choice);
-        }
-    }
+/// Describes a model on this device; `None` if the app would refuse to load it, or if it is too large.
+fn describe(device: ComputeDevice, entry: Entry, budget_bytes: u64) -> Option<RecommendedModel> {
+    let Entry { name, title, maker, licence, download_bytes, config } = entry;
+    let memory = ModelMemory::before_download_on(device, &config, download_bytes)
+        .inspect_err(|error| tracing::error!("{name} is not suggested: {error}"))
+        .ok()?;
+    let facts = CheckedFacts::of(&memory).within(budget_bytes);
+    let fits = facts.memory.fit != Fit::TooLarge;
+    let choices = Vec::new();
+    fits.then_some(RecommendedModel { name, title, maker, licence, download_bytes, facts, choices })
+}
+
+/// Finds the model for a choice: that of the machine's class, or of the next lower one whose model
+/// fits well. If none does, one that fits tightly will do.
+fn chosen(models: &[RecommendedModel], gigabytes: u64, choice: ModelChoice) -> Option<usize> {
+    let classes = CLASSES.iter().rev().filter(|class| class.gigabytes <= gigabytes);
+    let named = classes.filter_map(|class| class.name_for(choice));
+    let fitting: Vec<usize> =
+        named.filter_map(|name| models.iter().position(|model| model.name == name)).collect();
+    let fits_well = |index: &&usize| models[**index].facts.memory.fit == Fit::Well;
+    fitting.iter().find(fits_well).or(fitting.first()).copied()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
-    use crate::wire::MemoryNeed;
 
     const DEVICES: [ComputeDevice; 2] = [ComputeDevice::Cpu, ComputeDevice::Gpu];
+    const GIB: u64 = 1 << 30;
 
     fn entries() -> Vec<Entry> {
         serde_json::from_str(RECOMMENDED).unwrap()
     }
 
+    /// Suggests for a machine of which models may take three quarters.
+    fn suggest(device: ComputeDevice, gigabytes: u64) -> Vec<RecommendedModel> {
+        recommend(device, gigabytes * GIB, gigabytes * GIB / 4 * 3)
+    }
+
     #[test]
-    fn every_model_can_be_loaded_and_has_its_makers_number_of_parameters() {
-        /// In billions, of which Gemma's has its embeddings twice.
+    fn sizes_follow_from_each_config() {
+        /// The maker's number of parameters in billions, without parts for images and sound.
         const PARAMETERS: &[(&str, f64)] = &[
-            ("Qwen3 0.6B", 0.6),
-            ("Gemma 3 1B", 1.0 + 0.302),
-            ("Llama 3.2 1B", 1.23),
-            ("Qwen3 1.7B", 1.7),
-            ("Llama 3.2 3B", 3.21),
-            ("Qwen3 4B", 4.0),
-            ("Qwen2.5 Coder 7B", 7.61),
-            ("Qwen3 8B", 8.2),
-            ("Qwen3 14B", 14.8),
-            ("Qwen3 30B A3B", 30.5),
-            ("Qwen3 32B", 32.8),
-            ("Llama 3.3 70B", 70.6),
-            ("Qwen3 Next 80B A3B", 80.0),
+            ("Qwen3.8-27B", 27.0),
+            ("Qwen3.6-35B-A3B", 35.0),
+            ("Qwen3-Coder-Next", 80.0),
+            ("gemma-4-26B-A4B", 25.2),
+            ("Qwen3-Coder-30B-A3B", 30.5),
+            ("gpt-oss-20b", 21.0),
+            ("gemma-4-12B", 12.0),
+            ("Qwen3.5-9B", 9.0),
+            ("gemma-4-e4b", 7.5),
+            ("Qwen3.5-4B", 4.2),
+            ("gemma-4-e2b", 4.65),
+            ("Qwen3-1.7B", 1.7),
+            ("Qwen3-0.6B", 0.6),
         ];
-        let entries = entries();
-        let titles: Vec<&str> = entries.iter().map(|entry| entry.title.as_str()).collect();
-        assert_eq!(titles, PARAMETERS.iter().map(|(title, _)| *title).collect::<Vec<_>>());
-        for (entry, (title, billions)) in entries.iter().zip(PARAMETERS) {
-            let model_type = entry.config["model_type"].as_str().unwrap();
-            assert!(cairn_engine::is_supported(model_type), "{title}");
-            assert!(entry.name.starts_with("mlx-community/"), "{title}");
-            let bytes = entry.weight_file_bytes;
+        for entry in entries() {
+            let name = entry.name.as_str();
+            let is_of_name = |(part, _): &&(&str, f64)| name.contains(part);
+            let (_, billions) = PARAMETERS.iter().find(is_of_name).unwrap();
             for device in DEVICES {
-                let memory = ModelMemory::before_download_on(device, &entry.config, bytes).unwrap();
+                let memory =
+                    ModelMemory::before_download_on(device, &entry.config, entry.download_bytes);
+                let memory = memory.unwrap();
                 let parameters = memory.num_parameters as f64;
-                let advertised = billions * 1e9;
-                assert!((parameters / advertised - 1.0).abs() < 0.06, "{title}: {parameters}");
-                assert!((bytes as f64 / (parameters * 4.5 / 8.0) - 1.0).abs() < 0.01, "{title}");
-                assert_eq!(memory.quantization, Some((4, 64)), "{title}");
+                assert!((parameters / billions / 1e9 - 1.0).abs() < 0.06, "{name}: {parameters}");
+                let (bits, group_size) = memory.quantization.unwrap();
+                // A group of 64 has a scale and a bias of 16 bits; one of mxfp4 a scale of 8.
+                let overhead = if group_size == 64 { 32.0 / 64.0 } else { 8.0 / 32.0 };
+                let weights = parameters * (f64::from(bits) + overhead) / 8.0;
+                let share = entry.download_bytes as f64 / weights;
+                // Other parts, and layers with more bits.
+                assert!((0.97..1.40).contains(&share), "{name}: {share}");
             }
-            let tokenizer = entry.download_bytes - bytes;
-            assert!((5_000_000..50_000_000).contains(&tokenizer), "{title}: {tokenizer}");
         }
     }
 
     #[test]
-    fn what_fits_well_comes_first_and_what_is_too_large_last() {
+    fn each_class_names_models_of_the_file() {
+        let entries = entries();
+        assert!(CLASSES.is_sorted_by_key(|class| class.gigabytes));
+        assert_eq!(CLASSES[0].gigabytes, 0, "every machine has a class");
+        for class in &CLASSES {
+            for name in CHOICES.into_iter().filter_map(|choice| class.name_for(choice)) {
+                assert!(entries.iter().any(|entry| entry.name == name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn never_suggests_what_would_be_refused() {
         for device in DEVICES {
-            for gigabytes in [0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 512] {
-                let models = recommend(device, gigabytes * 1_000_000_000);
-                assert_eq!(models.len(), entries().len());
-                let places: Vec<u8> = models
-                    .iter()
-                    .map(|model| match model.facts.memory.fit {
-                        Fit::Well => 0,
-                        Fit::Tight => 1,
-                        Fit::TooLarge => 2,
-                    })
-                    .collect();
-                assert!(places.is_sorted(), "{device:?} {gigabytes}: {places:?}");
-                let of = |choice| -> Vec<&MemoryNeed> {
-                    let chosen = models.iter().filter(|model| model.choice == Some(choice));
-                    chosen.map(|model| &model.facts.memory).collect()
-                };
-                let (small, strong) = (of(ModelChoice::Small), of(ModelChoice::Strong));
-                let balanced = of(ModelChoice::Balanced);
-                let is_any_well = places.contains(&0);
-                assert_eq!(balanced.len(), usize::from(is_any_well), "{device:?} {gigabytes}");
-                assert!(small.len() <= 1 && strong.len() <= 1);
-                let balanced = balanced.first();
-                for small in small {
-                    assert!(small.total_bytes / 3 <= balanced.unwrap().total_bytes / 5);
+            for gigabytes in [1, 2, 4, 8, 16, 18, 24, 32, 36, 48, 64, 96, 128, 512] {
+                for model in suggest(device, gigabytes) {
+                    let entry =
+                        entries().into_iter().find(|entry| entry.name == model.name).unwrap();
+                    let model_type = entry.config["model_type"].as_str().unwrap();
+                    assert!(cairn_engine::is_supported(model_type), "{}", model.name);
+                    assert_ne!(model.facts.memory.fit, Fit::TooLarge, "{gigabytes} {model:?}");
                 }
-                for strong in strong {
-                    assert!(strong.weight_bytes > balanced.unwrap().weight_bytes);
-                }
-                for model in models.iter().filter(|model| model.choice.is_some()) {
-                    assert_eq!(model.facts.memory.fit, Fit::Well, "{}", model.name);
-                }
+            }
+        }
+        assert_eq!(recommend(ComputeDevice::Gpu, 8 * GIB, 0), []);
+        let unknown = Entry {
+            config: serde_json::json!({ "model_type": "prism_hadamard_qwen35" }),
+            ..entries().remove(0)
+        };
+        assert_eq!(describe(ComputeDevice::Gpu, unknown, u64::MAX), None);
+    }
+
+    #[test]
+    fn choices_come_first_and_tight_fits_last() {
+        for device in DEVICES {
+            for gigabytes in [2, 8, 16, 24, 36, 64, 128] {
+                let models = suggest(device, gigabytes);
+                let roles: Vec<ModelChoice> =
+                    models.iter().flat_map(|model| model.choices.clone()).collect();
+                let in_order: Vec<_> =
+                    CHOICES.into_iter().filter(|choice| roles.contains(choice)).collect();
+                assert_eq!(roles, in_order, "{device:?} {gigabytes}");
+                let others = models.iter().skip_while(|model| !model.choices.is_empty());
+                assert!(others.clone().all(|model| model.choices.is_empty()));
+                assert!(others.is_sorted_by_key(|model| model.facts.memory.fit != Fit::Well));
             }
         }
     }
 
-    /// The titles of the small, the balanced and the strong one, and of those that fit well, where
-    /// models may take so many gigabytes of a GPU's memory.
-    fn check(gigabytes: u64, chosen: [&str; 3], fit_well: &[&str]) {
-        let models = recommend(ComputeDevice::Gpu, gigabytes * 1_000_000_000);
-        let title_of = |choice| {
-            let model = models.iter().find(|model| model.choice == Some(choice));
-            model.map_or("", |model| model.title.as_str())
-        };
-        let found = [ModelChoice::Small, ModelChoice::Balanced, ModelChoice::Strong].map(title_of);
-        assert_eq!(found, chosen, "{gigabytes} GB");
-        let well = models.iter().filter(|model| model.facts.memory.fit == Fit::Well);
-        let well: Vec<&str> = well.map(|model| model.title.as_str()).collect();
-        assert_eq!(well, fit_well, "{gigabytes} GB");
+    /// Checks the names, without owner, of the models to start with, the better one and the one for
+    /// code. All of them fit well.
+    #[track_caller]
+    fn check(device: ComputeDevice, gigabytes: u64, expected: [&str; 3]) {
+        let models = suggest(device, gigabytes);
+        let found = CHOICES.map(|choice| {
+            let model = models.iter().find(|model| model.choices.contains(&choice));
+            model.map_or("", |model| {
+                assert_eq!(model.facts.memory.fit, Fit::Well, "{}", model.name);
+                model.name.split_once('/').unwrap().1
+            })
+        });
+        assert_eq!(found, expected, "{gigabytes} GB");
     }
 
     #[test]
-    fn a_larger_machine_is_offered_better_models() {
-        const SMALL: [&str; 5] =
-            ["Llama 3.2 3B", "Qwen3 1.7B", "Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"];
-        check(1, ["", "", ""], &[]);
-        check(2, ["", "Llama 3.2 1B", "Gemma 3 1B"], &["Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"]);
-        check(
-            8,
-            ["", "Qwen3 1.7B", "Qwen3 4B"],
-            &[&["Qwen2.5 Coder 7B", "Qwen3 4B"], &SMALL[..]].concat(),
-        );
-        check(
-            16,
-            ["Qwen3 1.7B", "Qwen3 4B", "Qwen3 14B"],
-            &[&["Qwen3 14B", "Qwen3 8B", "Qwen2.5 Coder 7B", "Qwen3 4B"], &SMALL[..]].concat(),
-        );
-        const LARGE: [&str; 6] =
-            ["Qwen3 32B", "Qwen3 30B A3B", "Qwen3 14B", "Qwen3 8B", "Qwen2.5 Coder 7B", "Qwen3 4B"];
-        check(32, ["Qwen3 4B", "Qwen3 14B", "Qwen3 32B"], &[&LARGE[..], &SMALL[..]].concat());
-        check(
-            64,
-            ["Qwen3 14B", "Qwen3 32B", "Qwen3 Next 80B A3B"],
-            &[&["Qwen3 Next 80B A3B", "Llama 3.3 70B"], &LARGE[..], &SMALL[..]].concat(),
-        );
+    fn larger_machines_get_better_models() {
+        const E2B: &str = "gemma-4-e2b-it-4bit";
+        const E4B: &str = "gemma-4-e4b-it-4bit";
+        const QWEN_4B: &str = "Qwen3.5-4B-MLX-4bit";
+        const QWEN_9B: &str = "Qwen3.5-9B-4bit";
+        const GEMMA_26B: &str = "gemma-4-26B-A4B-it-qat-4bit";
+        const CODER_30B: &str = "Qwen3-Coder-30B-A3B-Instruct-4bit";
+        let gpu = |gigabytes, expected| check(ComputeDevice::Gpu, gigabytes, expected);
+        gpu(8, [E2B, QWEN_4B, QWEN_4B]);
+        gpu(16, [E4B, QWEN_9B, QWEN_9B]);
+        gpu(18, [E4B, QWEN_9B, QWEN_9B]);
+        let of_24 = ["gemma-4-12B-it-4bit", "gpt-oss-20b-MXFP4-Q8", "Qwen3.5-9B-6bit"];
+        gpu(24, of_24);
+        gpu(32, of_24);
+        gpu(36, [GEMMA_26B, "Qwen3.8-27B-4bit", CODER_30B]);
+        gpu(48, [GEMMA_26B, "Qwen3.8-27B-4bit", CODER_30B]);
+        // Qwen3 Coder Next would be tight.
+        gpu(64, [GEMMA_26B, "Qwen3.8-27B-8bit", CODER_30B]);
+        gpu(128, [GEMMA_26B, "Qwen3.8-27B-8bit", "Qwen3-Coder-Next-4bit"]);
+    }
+
+    #[test]
+    fn computers_without_gpu_get_small_models() {
+        let cpu = |gigabytes, expected| check(ComputeDevice::Cpu, gigabytes, expected);
+        cpu(24, ["Qwen3-0.6B-4bit", "Qwen3-1.7B-4bit", ""]);
+        cpu(512, ["gemma-4-e2b-it-4bit", "Qwen3.5-4B-MLX-4bit", "Qwen3.5-4B-MLX-4bit"]);
     }
 }

@@ -277,7 +277,7 @@ pub enum RoundingForm {
     Float32,
 }
 
-/// A model that Cairn recommends.
+/// A model that Cairn suggests. The app can load it, and it fits this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct RecommendedModel {
     /// Its name on the hub.
@@ -290,16 +290,18 @@ pub struct RecommendedModel {
     #[ts(type = "number")]
     pub download_bytes: u64,
     pub facts: ModelFacts,
-    /// The one to offer first on this machine, and one smaller and one larger that fit too.
-    pub choice: Option<ModelChoice>,
+    /// For what it is offered first on this machine, in this order; a model may be the one for several.
+    pub choices: Vec<ModelChoice>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelChoice {
-    Small,
-    Balanced,
-    Strong,
+    /// To start with.
+    Start,
+    /// Slower, with better answers.
+    Better,
+    Code,
 }
 
 /// A model that a search on the hub found.

@@ -133,8 +133,11 @@ const ARCHITECTURES: &[Registered] = &[
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
     described::<qwen2_moe::ModelArgs>("qwen2_moe", "Qwen1.5 and Qwen2 with experts"),
     described::<qwen3::ModelArgs>("qwen3", "Qwen3"),
-    registered::<qwen3_next::Model<qwen3_5::ModelArgs>>("qwen3_5", "Qwen3.5, Qwen3.6"),
-    registered::<qwen3_next::Model<qwen3_5::ModelArgs>>("qwen3_5_moe", "Qwen3.5 with experts"),
+    registered::<qwen3_next::Model<qwen3_5::ModelArgs>>("qwen3_5", "Qwen3.5, Qwen3.6, Qwen3.8"),
+    registered::<qwen3_next::Model<qwen3_5::ModelArgs>>(
+        "qwen3_5_moe",
+        "Qwen3.5 and Qwen3.6 with experts",
+    ),
     described::<qwen3_moe::ModelArgs>("qwen3_moe", "Qwen3 with experts"),
     registered::<qwen3_next::Model<qwen3_next::ModelArgs>>("qwen3_next", "Qwen3-Next"),
     described::<seed_oss::ModelArgs>("seed_oss", "Seed-OSS"),

@@ -288,9 +288,9 @@ export const firstModel: Catalogue['firstModel'] = {
   promise: `Es läuft auf diesem ${machine}, und was du schreibst, bleibt hier. Ein Gespräch behält seinen Platz: Was einmal gelesen wurde, wird nicht noch einmal gelesen, auch nicht nach einem Neustart.`,
   choices: 'Modell',
   choice: {
-    small: { name: 'Klein', note: 'Schnelle Notizen und Fragen' },
-    balanced: { name: 'Ausgewogen', note: `Am besten für diesen ${machine}` },
-    strong: { name: 'Stark', note: 'Langsamer, schreibt besser' },
+    start: { name: 'Zum Anfangen', note: 'Schnell, für alltägliche Fragen' },
+    better: { name: 'Bessere Antworten', note: 'Langsamer' },
+    code: { name: 'Für Code', note: 'Zum Programmieren und für Agenten' },
   },
   download: (bytes) => `${f.bytes(bytes)} herunterzuladen`,
   needs: (memory) => `Arbeitsspeicher: etwa ${memory}`,

@@ -297,9 +297,9 @@ export const firstModel = {
   promise: `It runs on ${machine}, and nothing you write leaves it. A conversation keeps its place: what was read once is not read again, not even after a restart.`,
   choices: 'Model',
   choice: {
-    small: { name: 'Small', note: 'Quick notes and questions' },
-    balanced: { name: 'Balanced', note: `Best for ${machine}` },
-    strong: { name: 'Strong', note: 'Slower, writes better' },
+    start: { name: 'Start here', note: 'Quick, for everyday questions' },
+    better: { name: 'Better answers', note: 'Slower' },
+    code: { name: 'For code', note: 'For programming and coding agents' },
   },
   download: (bytes: number) => `${f.bytes(bytes)} to download`,
   /** `memory`: of a usual chat and of the longest one. */
