@@ -4,6 +4,7 @@
 mod families;
 mod gguf_families;
 mod hostile_configs;
+mod other_forms;
 mod published;
 
 use std::collections::BTreeSet;

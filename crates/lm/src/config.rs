@@ -1,5 +1,6 @@
 //! Reading and checking config.json.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use cairn_formats::{MAX_CONFIG_BYTES, python_json, read_file};
 use serde::Deserialize;
 
-use crate::{LmError, text_part};
+use crate::{LmError, rope_keys, text_part};
 
 /// config.json as it was read.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct ConfigFile {
     pub bytes: Vec<u8>,
     /// The parsed bytes; of a model with several parts, what they say of its text part.
     pub value: serde_json::Value,
+    /// Whether the file has two rotations, and earlier versions computed by the other one.
+    has_other_rope: bool,
 }
 
 impl ConfigFile {
@@ -24,7 +27,17 @@ impl ConfigFile {
         let path = folder.join("config.json");
         let bytes = read_file(&path, MAX_CONFIG_BYTES)?;
         let value = python_json(&bytes).map_err(|source| LmError::Json { path, source })?;
-        Ok(ConfigFile { bytes, value: text_part::config(value) })
+        let unified = rope_keys::unify(text_part::as_stored(value));
+        Ok(ConfigFile { bytes, value: unified.config, has_other_rope: unified.is_changed })
+    }
+
+    /// The bytes that identify the model: the bytes of the file, with a mark if earlier versions
+    /// computed otherwise by the same file, so that their prompt caches are not used.
+    pub fn identifying_bytes(&self) -> Cow<'_, [u8]> {
+        match self.has_other_rope {
+            false => Cow::Borrowed(&self.bytes),
+            true => Cow::Owned([self.bytes.as_slice(), b"\nrope_parameters"].concat()),
+        }
     }
 }
 
@@ -199,14 +212,8 @@ pub fn check_layer_types(
     }
 }
 
-/// A RoPE entry that an architecture needs: `value`, or the entry of that name in `rope_parameters`,
-/// where newer configs put all of them. Fails if both are missing, and unless the number is above 0.
-pub fn check_rope_entry(
-    name: &'static str,
-    value: Option<f64>,
-    rope_parameters: Option<&serde_json::Value>,
-) -> Result<f32, LmError> {
-    let value = value.or_else(|| rope_parameters?.get(name)?.as_f64());
+/// Checks a RoPE entry that an architecture needs. Fails if it is missing or not above 0.
+pub fn check_rope_entry(name: &'static str, value: Option<f64>) -> Result<f32, LmError> {
     let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
     let missing = LmError::Config { name, value: "nothing".to_owned(), allowed };
     check_positive(name, value.ok_or(missing)?)

@@ -82,6 +82,7 @@ mod nn;
 mod pass_costs;
 mod published;
 mod published_numbers;
+mod rope_keys;
 mod sample;
 mod tensor_list;
 mod text_part;

@@ -93,7 +93,12 @@ impl LoadedModel {
         let revision = model.numerics_revision();
         let grammar_compiler = GrammarCompiler::new(&tokenizer, model.vocab_size(), &eos_token_ids);
         Ok(LoadedModel {
-            fingerprint: fingerprint(&config.bytes, options, revision, &weights.files)?,
+            fingerprint: fingerprint(
+                &config.identifying_bytes(),
+                options,
+                revision,
+                &weights.files,
+            )?,
             identity: identity(folder, &config.bytes, options, &weights.files)?,
             answer_format: answer_format(&tokenizer),
             embedding: EmbeddingSettings::read(folder, &config.value),

@@ -6,7 +6,7 @@ use std::path::Path;
 use cairn_formats::safetensors::{SafetensorsFile, check_weight_files};
 use serde_json::{Map, Value, json};
 
-use crate::LmError;
+use crate::{LmError, rope_keys};
 
 /// The `model_type`s of such models, with what their text parts take for keys that are left out.
 fn usual(model_type: &str) -> Option<Value> {
@@ -27,9 +27,15 @@ fn model_type(config: &Value) -> &str {
     config.get("model_type").and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The config of the text part, with the entries of the whole that it does not have, and with the
+/// keys of the rotation in one form.
+pub(crate) fn config(config: Value) -> Value {
+    rope_keys::unify(as_stored(config)).config
+}
+
 /// The config of the text part, with the entries of the whole that it does not have; any other
 /// model's config as it is.
-pub(crate) fn config(config: Value) -> Value {
+pub(crate) fn as_stored(config: Value) -> Value {
     let Some(Value::Object(usual)) = usual(model_type(&config)) else { return config };
     let Value::Object(mut whole) = config else { return config };
     let Some(Value::Object(mut text)) = whole.remove("text_config") else {

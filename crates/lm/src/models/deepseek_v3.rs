@@ -98,7 +98,7 @@ impl LatentArgs {
         let mut decoder = rotated.decoder(norm, usual)?;
         let heads = decoder.attention.heads.heads;
         let mut heads = HeadShape::new(heads, heads, sizes.plain_dim + sizes.rotated_dim);
-        let magnitude = yarn_magnitude(self.common.scaling())?;
+        let magnitude = yarn_magnitude(self.common.rope_scaling.as_ref())?;
         heads.scale = heads.scale * magnitude * magnitude;
         decoder.attention.heads = heads;
         decoder.attention.projections = Projections::Latent(sizes);

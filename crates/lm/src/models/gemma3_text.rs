@@ -12,6 +12,7 @@ use crate::LmError;
 use crate::config::check_positive;
 use crate::device_kernels::Activation;
 use crate::nn::RopeSpec;
+use crate::rope_keys;
 
 /// The fields of config.json, with the defaults of Gemma 3 1B.
 #[derive(Debug, Clone, Deserialize)]
@@ -82,7 +83,7 @@ impl ModelArgs {
             max_position_embeddings: Some(self.max_position_embeddings),
             rope_theta: Some(theta_of(full).unwrap_or(self.rope_theta)),
             rope_traditional: None,
-            rope_scaling: self.rope_scaling.clone().or_else(|| full.cloned()),
+            rope_scaling: rope_keys::scaling(self.rope_scaling.as_ref(), full).cloned(),
             rope_parameters: None,
             partial_rotary_factor: None,
             layer_types: self.layer_types.clone(),

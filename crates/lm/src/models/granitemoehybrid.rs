@@ -36,15 +36,7 @@ pub struct ModelArgs {
 impl Family for ModelArgs {
     fn decoder(&self) -> Result<Decoder, LmError> {
         let mut args = self.dense.clone();
-        let nested = args.common.rope_parameters.as_ref();
-        let nested = nested.and_then(|rope| rope.get("rope_theta")?.as_f64());
-        args.common.rope_theta = nested.or(args.common.rope_theta).or(Some(10_000.0));
-        // What names no scaling has none.
-        args.common.rope_parameters = args
-            .common
-            .rope_parameters
-            .take()
-            .filter(|rope| rope.get("rope_type").is_some() || rope.get("type").is_some());
+        args.common.rope_theta = args.common.rope_theta.or(Some(10_000.0));
         let kinds = args.common.layer_types.take().unwrap_or_default();
         let mut decoder = args.decoder()?;
         decoder.names = Names { recurrent: "mamba", ..Names::USUAL };

@@ -27,7 +27,7 @@ pub struct ModelArgs {
     vocab_size: i64,
     max_position_embeddings: i64,
     rope_theta: Option<f64>,
-    rope_parameters: Option<serde_json::Value>,
+    rope_scaling: Option<serde_json::Value>,
     block_dim: i64,
     block_ff_dim: Option<i64>,
     intermediate_size: Option<i64>,
@@ -59,7 +59,7 @@ impl Family for ModelArgs {
             head_dim: None,
             max_position_embeddings: Some(self.max_position_embeddings),
             rope_theta: self.rope_theta,
-            rope_parameters: self.rope_parameters.clone(),
+            rope_scaling: self.rope_scaling.clone(),
             layer_types: self.layer_types.clone(),
             ..Common::of_sizes(width, self.num_hidden_layers, self.vocab_size)
         };
@@ -96,9 +96,6 @@ impl LayerArgs {
     /// The decoder of `common` with these layers.
     pub(super) fn decoder(&self, common: &Common) -> Result<Decoder, LmError> {
         let norm = NormKind::Rms(check_positive("norm_eps", self.norm_eps)?);
-        let nested = common.rope_parameters.as_ref();
-        let nested = nested.and_then(|rope| rope.get("rope_theta")?.as_f64());
-        let common = Common { rope_theta: nested.or(common.rope_theta), ..common.clone() };
         let mut decoder = common.decoder(norm, USUAL)?;
         decoder.names = Names { norm: "model.embedding_norm", recurrent: "conv", ..Names::USUAL };
         decoder.wiring = Wiring::Sequential {
@@ -115,7 +112,7 @@ impl LayerArgs {
             kernel: check_range("conv_L_cache", self.conv_l_cache, 2..=64)?,
             has_bias: self.conv_bias,
         }));
-        self.check_layers(&common, decoder.layers.len())?;
+        self.check_layers(common, decoder.layers.len())?;
         for (index, layer) in decoder.layers.iter_mut().enumerate() {
             let attends = match (&self.full_attn_idxs, &common.layer_types) {
                 (Some(attending), _) => attending.contains(&(index as i64)),

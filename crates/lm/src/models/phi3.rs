@@ -32,11 +32,9 @@ impl Family for ModelArgs {
         let norm = NormKind::Rms(check_positive("rms_norm_eps", self.rms_norm_eps)?);
         let mut common = self.common.clone();
         // The length of the first training stands beside the section that needs it.
-        for section in [&mut common.rope_scaling, &mut common.rope_parameters] {
-            if let Some(Value::Object(keys)) = section {
-                let original = json!(self.original_max_position_embeddings);
-                keys.insert("original_max_position_embeddings".to_owned(), original);
-            }
+        if let Some(Value::Object(keys)) = &mut common.rope_scaling {
+            let original = json!(self.original_max_position_embeddings);
+            keys.insert("original_max_position_embeddings".to_owned(), original);
         }
         let mut decoder = common.decoder(norm, USUAL)?;
         decoder.attention.projections = Projections::Joined(Matrix::new("qkv_proj", false));

@@ -57,8 +57,7 @@ impl ModelArgs {
             let kind = scaling.get("rope_type").or_else(|| scaling.get("type"));
             matches!(kind.and_then(Value::as_str), Some("longrope" | "su"))
         };
-        let sections = [&mut common.rope_scaling, &mut common.rope_parameters];
-        let section = sections.into_iter().flatten().find(|scaling| !scaling.is_null());
+        let section = common.rope_scaling.as_mut();
         let Some(scaling) = section.filter(|scaling| is_longrope(scaling)) else {
             let given = self.common.rope_scaling.as_ref().map(Value::to_string);
             return Err(LmError::Config {

@@ -57,6 +57,7 @@ mod tests {
 
     use super::*;
     use crate::models::decoder::refused_key;
+    use crate::rope_keys;
 
     /// Compares the key that is refused in a config with these entries.
     fn check(entries: serde_json::Value, expected: Option<&str>) {
@@ -94,21 +95,22 @@ mod tests {
     #[test]
     fn rope_is_configured_by_flat_or_nested_keys() {
         let rope = |entries: serde_json::Value| {
-            let args: Result<Common, _> = serde_json::from_value(json!({
+            let config = json!({
                 "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48,
                 "num_attention_heads": 4, "vocab_size": 128,
                 "rope_theta": entries["rope_theta"], "rope_scaling": entries["rope_scaling"],
                 "rope_parameters": entries["rope_parameters"],
-            }));
+            });
+            let args: Result<Common, _> = serde_json::from_value(rope_keys::unify(config).config);
             args.expect("arguments").rope(8, USUAL).expect("a rotation")
         };
         let linear = json!({"type": "linear", "factor": 4.0});
         let flat = rope(json!({"rope_theta": 1e4, "rope_scaling": linear}));
         let nested = json!({"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4});
         assert_eq!(rope(json!({"rope_parameters": nested})), flat);
-        let other = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6});
-        let both = json!({"rope_theta": 1e4, "rope_scaling": linear, "rope_parameters": other});
-        assert_eq!(rope(both), flat);
+        let other = json!({"type": "linear", "factor": 2.0});
+        let both = json!({"rope_theta": 1e6, "rope_scaling": other, "rope_parameters": nested});
+        assert_eq!(rope(both), flat, "rope_parameters win");
         assert_ne!(rope(json!({})), flat);
     }
 }

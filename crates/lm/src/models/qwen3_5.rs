@@ -38,7 +38,6 @@ pub struct ModelArgs {
     rope_theta: Option<f64>,
     partial_rotary_factor: Option<f64>,
     rope_scaling: Option<Value>,
-    rope_parameters: Option<Value>,
     tie_word_embeddings: bool,
     attention_bias: bool,
     attn_output_gate: bool,
@@ -73,7 +72,6 @@ impl Default for ModelArgs {
             rope_theta: None,
             partial_rotary_factor: None,
             rope_scaling: None,
-            rope_parameters: None,
             tie_word_embeddings: false,
             attention_bias: false,
             attn_output_gate: true,
@@ -106,10 +104,6 @@ impl Family for ModelArgs {
 impl ModelArgs {
     /// The same model in Qwen3-Next's keys: every layer has experts, or none has.
     fn as_qwen3_next(&self) -> qwen3_next::ModelArgs {
-        let nested = self.rope_parameters.as_ref();
-        let number = |name: &str| nested?.get(name)?.as_f64();
-        let is_named =
-            |scaling: &&Value| ["rope_type", "type"].iter().any(|key| scaling.get(key).is_some());
         qwen3_next::ModelArgs {
             hidden_size: self.hidden_size,
             num_hidden_layers: self.num_hidden_layers,
@@ -133,13 +127,9 @@ impl ModelArgs {
             rms_norm_eps: self.rms_norm_eps,
             vocab_size: self.vocab_size,
             max_position_embeddings: self.max_position_embeddings,
-            rope_theta: number("rope_theta").or(self.rope_theta).or(Some(100_000.0)),
-            partial_rotary_factor: number("partial_rotary_factor")
-                .or(self.partial_rotary_factor)
-                .or(Some(0.25)),
-            // Newer configs have all keys of RoPE in one place, also those that scale nothing.
-            rope_scaling: nested.filter(is_named).or(self.rope_scaling.as_ref()).cloned(),
-            rope_parameters: None,
+            rope_theta: self.rope_theta.or(Some(100_000.0)),
+            partial_rotary_factor: self.partial_rotary_factor.or(Some(0.25)),
+            rope_scaling: self.rope_scaling.clone(),
             norm_topk_prob: self.norm_topk_prob,
             tie_word_embeddings: self.tie_word_embeddings,
             attention_bias: self.attention_bias,
@@ -154,11 +144,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::rope_keys;
 
     /// The key that is refused in a config with these entries, whose others are the defaults.
     fn refused(config: Value) -> Option<&'static str> {
-        let args = ModelArgs::deserialize(&config).expect("arguments");
-        match args.shape() {
+        let args = ModelArgs::deserialize(rope_keys::unify(config.clone()).config);
+        match args.expect("arguments").shape() {
             Ok(_) => None,
             Err(LmError::Config { name, .. }) => Some(name),
             Err(other) => panic!("{config}: {other}"),

@@ -69,7 +69,6 @@ pub struct ModelArgs {
     pub(super) rope_theta: Option<f64>,
     pub(super) partial_rotary_factor: Option<f64>,
     pub(super) rope_scaling: Option<serde_json::Value>,
-    pub(super) rope_parameters: Option<serde_json::Value>,
     #[serde(default)]
     pub(super) norm_topk_prob: bool,
     #[serde(default)]
@@ -194,9 +193,8 @@ impl Shape {
         check_layer_types(args, full_attention_interval)?;
         let head_dim = Size::HEAD_DIM.check(args.head_dim)?;
         let rotary_dim = check_rotary_dim(args, head_dim)?;
-        let rope_parameters = args.rope_parameters.as_ref();
-        let rope_theta = check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?;
-        let scaling = args.rope_scaling.as_ref().or(rope_parameters);
+        let rope_theta = check_rope_entry("rope_theta", args.rope_theta)?;
+        let scaling = args.rope_scaling.as_ref();
         let context = Size::CONTEXT.check(args.max_position_embeddings)?;
         Ok(Shape {
             experts: Experts::check(args)?,
@@ -344,7 +342,7 @@ fn check_layer_types(args: &ModelArgs, full_attention_interval: i32) -> Result<(
 /// How many numbers of each head RoPE rotates.
 fn check_rotary_dim(args: &ModelArgs, head_dim: i32) -> Result<i32, LmError> {
     const NAME: &str = "partial_rotary_factor";
-    let factor = check_rope_entry(NAME, args.partial_rotary_factor, args.rope_parameters.as_ref())?;
+    let factor = check_rope_entry(NAME, args.partial_rotary_factor)?;
     let rotary_dim = (head_dim as f32 * factor) as i32;
     if rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0 {
         let allowed = format!("it must make an even number up to head_dim = {head_dim} of it");

@@ -11,6 +11,7 @@ use crate::LmError;
 use crate::config::{Size, check_heads, check_range};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::nn::RopeSpec;
+use crate::rope_keys;
 
 /// Keys with the same meaning in every family that has them. A family's file reads the others.
 #[derive(Debug, Clone, Deserialize)]
@@ -26,7 +27,8 @@ pub struct Common {
     pub rope_theta: Option<f64>,
     pub rope_traditional: Option<bool>,
     pub rope_scaling: Option<Value>,
-    /// Where newer configs have all keys of RoPE.
+    /// Where newer configs have all keys of RoPE. The keys above have their values already, unless
+    /// it has a rotation for each type of layer.
     pub rope_parameters: Option<Value>,
     pub partial_rotary_factor: Option<f64>,
     pub layer_types: Option<Vec<String>>,
@@ -137,18 +139,21 @@ impl Common {
 
     /// The rotation of all layers' heads.
     pub fn rope(&self, head_dim: i32, usual: Usual) -> Result<RopeSpec, LmError> {
-        let nested = self.rope_parameters.as_ref();
-        let number = |name: &str| nested?.get(name)?.as_f64();
-        let theta = self.rope_theta.or_else(|| number("rope_theta")).or(usual.rope_theta);
-        let Some(theta) = theta else {
+        if self.rope_parameters.as_ref().is_some_and(rope_keys::differs_by_layer) {
+            return Err(LmError::Config {
+                name: "rope_parameters",
+                value: "a rotation for each type of layer".to_owned(),
+                allowed: "all layers rotate alike in this architecture".to_owned(),
+            });
+        }
+        let Some(theta) = self.rope_theta.or(usual.rope_theta) else {
             return Err(LmError::Config {
                 name: "rope_theta",
                 value: "nothing".to_owned(),
                 allowed: "this architecture needs it, there or in rope_parameters".to_owned(),
             });
         };
-        let factor = self.partial_rotary_factor.or_else(|| number("partial_rotary_factor"));
-        let factor = factor.unwrap_or(1.0);
+        let factor = self.partial_rotary_factor.unwrap_or(1.0);
         if !(factor > 0.0 && factor <= 1.0) {
             return Err(LmError::Config {
                 name: "partial_rotary_factor",
@@ -158,13 +163,8 @@ impl Common {
         }
         let dimensions = (f64::from(head_dim) * factor) as i32;
         let is_traditional = self.rope_traditional.unwrap_or(false);
-        RopeSpec::check(dimensions, theta, is_traditional, self.scaling(), self.context(usual)?)
-    }
-
-    /// How positions are scaled.
-    pub fn scaling(&self) -> Option<&Value> {
-        let scaling = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_null());
-        scaling.or(self.rope_parameters.as_ref())
+        let scaling = self.rope_scaling.as_ref();
+        RopeSpec::check(dimensions, theta, is_traditional, scaling, self.context(usual)?)
     }
 
     /// The same keys without scaling of positions.

@@ -50,11 +50,6 @@ fn the_config_says_which_layers_attend_and_which_have_experts() {
         json!({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}),
         Ok((&[1, 3, 5, 7], ALL)),
     );
-    let nested = json!({"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5});
-    check(
-        json!({"rope_theta": null, "partial_rotary_factor": null, "rope_parameters": nested}),
-        Ok((&[3, 7], ALL)),
-    );
 }
 
 #[test]
