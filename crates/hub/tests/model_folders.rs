@@ -98,9 +98,15 @@ fn a_folder_says_what_is_wrong_with_it() {
             CONFIG,
             TOKENIZER,
             WEIGHTS,
-            (index, r#"{"weight_map": {"a": "../m/model.safetensors"}}"#),
+            (index, r#"{"weight_map": {"a": "../m/x.safetensors", "b": "model.safetensors"}}"#),
         ],
-        shard_missing("../m/model.safetensors"),
+        shard_missing("../m/x.safetensors"),
+    );
+    let of_other_weights = r#"{"weight_map": {"a": "model-00001-of-00009.safetensors"}}"#;
+    check(&[CONFIG, TOKENIZER, WEIGHTS, (index, of_other_weights)], None);
+    check(
+        &[CONFIG, TOKENIZER, (&part(1), "1"), (&part(3), "3"), (index, of_other_weights)],
+        shard_missing("model-00001-of-00009.safetensors"),
     );
     check(&[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {}}"#)], None);
     let no_map =

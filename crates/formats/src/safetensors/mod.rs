@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 pub use dtype::Dtype;
 pub use error::{HeaderProblem, SafetensorsError};
-pub use weight_files::check_weight_files;
+pub use weight_files::{check_weight_files, is_left_over, missing_part};
 
 use crate::file::{FileError, open_regular};
 use header::{Header, LENGTH_BYTES, header_bytes};

@@ -252,6 +252,13 @@ fn a_models_files_are_found_and_must_agree() {
         &[(one, shard("a")), index("../model.safetensors")],
         Err(r#"names "../model.safetensors""#),
     );
+    // An index of other weights, which were replaced.
+    let old = index("model-00001-of-00009.safetensors");
+    check_folder(&[("model.safetensors", shard("a")), old.clone()], Ok(1));
+    check_folder(&[("model.safetensors", shard("a")), index(one)], Ok(1));
+    check_folder(&[(one, shard("a")), (two, shard("b")), old.clone()], Ok(2));
+    check_folder(&[(one, shard("a")), old.clone()], Err("model-00001-of-00009"));
+    check_folder(&[old], Err("model-00001-of-00009"));
     check_folder(&[(one, shard("a")), index("model.bin")], Err(r#"names "model.bin""#));
     check_folder(
         &[(one, shard("a")), ("model.safetensors.index.json", b"{}".to_vec())],

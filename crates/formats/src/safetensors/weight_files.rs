@@ -12,10 +12,14 @@ use crate::file::{FileError, read_file};
 /// The most tensors of all files of a model; the largest known have a quarter of it.
 pub(super) const MAX_MODEL_TENSORS: usize = 1 << 20;
 
+/// The largest models have a few hundred weight files.
+const MAX_PARTS: usize = 10_000;
+
 /// Checks all weight files of a model folder: `model*.safetensors` and whatever
 /// `model.safetensors.index.json` names.
 ///
-/// A shard that the index names and the folder lacks, or a tensor that two files hold, is an error.
+/// A shard that the index names and the folder lacks is an error, unless the index was left over
+/// from other weights ([`is_left_over`]). So is a tensor that two files hold.
 pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, SafetensorsError> {
     let mut names = BTreeSet::new();
     let entries = std::fs::read_dir(folder)
@@ -31,12 +35,18 @@ pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, Safeten
     }
     let index = folder.join("model.safetensors.index.json");
     if index.exists() {
-        for file in shards_in_index(&index)? {
+        let indexed = shards_in_index(&index)?;
+        let is_here = |file: &String| {
             let is_plain = !file.contains(['/', '\\', '\0']) && file.ends_with(".safetensors");
-            if !is_plain || !folder.join(&file).is_file() {
-                return Err(SafetensorsError::MissingShard { index, file: excerpt(file) });
+            is_plain && folder.join(file).is_file()
+        };
+        match indexed.iter().find(|file| !is_here(file)) {
+            None => names.extend(indexed),
+            Some(_) if !indexed.iter().any(is_here) && is_left_over(&indexed, &names) => {}
+            Some(file) => {
+                let file = excerpt(file.clone());
+                return Err(SafetensorsError::MissingShard { index, file });
             }
-            names.insert(file);
         }
     }
     if names.is_empty() {
@@ -55,6 +65,27 @@ pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, Safeten
     }
     check_names(&files)?;
     Ok(files)
+}
+
+/// Whether an index that names the files `indexed` was left over from other weights: it names no
+/// weight file of the folder, and these are complete by their numbers. Conversions leave such
+/// indexes; mlx-lm reads none, and transformers takes `model.safetensors` first.
+pub fn is_left_over(indexed: &BTreeSet<String>, in_folder: &BTreeSet<String>) -> bool {
+    !in_folder.is_empty() && indexed.is_disjoint(in_folder) && missing_part(in_folder).is_none()
+}
+
+/// Returns the first file that a name such as `model-00001-of-00003.safetensors` promises and
+/// `files` lack; `None` if they are complete or have no numbers.
+pub fn missing_part(files: &BTreeSet<String>) -> Option<String> {
+    let (before, after) = files.first()?.split_once("-of-")?;
+    let (stem, number) = before.rsplit_once('-')?;
+    let count: usize = after.strip_suffix(".safetensors")?.parse().ok()?;
+    if count > MAX_PARTS {
+        return None;
+    }
+    let width = number.len();
+    let mut names = (1..=count).map(|part| format!("{stem}-{part:0width$}-of-{after}"));
+    names.find(|name| !files.contains(name))
 }
 
 /// Fails if two files have a tensor of the same name.

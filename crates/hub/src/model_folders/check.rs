@@ -1,10 +1,11 @@
 //! Whether a folder can be loaded as a model, as far as its small files tell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::iter;
 use std::path::Path;
 
+use cairn_formats::safetensors::{is_left_over, missing_part};
 use cairn_formats::{FileError, MAX_CONFIG_BYTES, python_json, read_file, tiktoken};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -17,8 +18,6 @@ use crate::files_identity::Listing;
 const MAX_INDEX_BYTES: u64 = 32 << 20;
 /// The depth down to which sizes are counted; the files of a model are at the top.
 const MAX_DEPTH: usize = 4;
-/// The largest models have a few hundred weight files.
-const MAX_PARTS: usize = 10_000;
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const INDEX: &str = "model.safetensors.index.json";
@@ -214,40 +213,30 @@ struct Index {
 }
 
 fn weights(folder: &Path, listing: &Listing) -> Result<(), ModelProblem> {
+    let is_shard = |name: &&str| name.starts_with("model") && name.ends_with(".safetensors");
+    let shards: BTreeSet<String> = listing.names().filter(is_shard).map(str::to_owned).collect();
     if listing.has_file(INDEX) {
         let broken = |reason: String| ModelProblem::IndexBroken { reason };
         let index: Index = read_json(folder, INDEX, MAX_INDEX_BYTES, broken)?;
+        let indexed: BTreeSet<String> = index.weight_map.into_values().collect();
         // No name in the list leads out of the folder, so such a file does not count as there.
-        let is_gone = |file: &String| !listing.has_file(file);
-        if let Some(file) = index.weight_map.into_values().find(is_gone) {
-            return Err(ModelProblem::ShardMissing { file });
+        let is_here = |file: &String| listing.has_file(file);
+        let is_left_over = !indexed.iter().any(is_here) && is_left_over(&indexed, &shards);
+        if let Some(file) = indexed.iter().find(|file| !is_here(file))
+            && !is_left_over
+        {
+            return Err(ModelProblem::ShardMissing { file: file.clone() });
         }
     }
-    let is_shard = |name: &&str| name.starts_with("model") && name.ends_with(".safetensors");
-    let shards: Vec<&str> = listing.names().filter(is_shard).collect();
-    if let Some(file) = shards.first().and_then(|shard| missing_part(shard, &shards)) {
+    if let Some(file) = missing_part(&shards) {
         return Err(ModelProblem::ShardMissing { file });
     }
     match shards.iter().find(|shard| !listing.has_file(shard)) {
         _ if shards.is_empty() => Err(ModelProblem::NoWeights),
         // The target of a link was removed from the shared cache.
-        Some(shard) => Err(ModelProblem::ShardMissing { file: (*shard).to_owned() }),
+        Some(shard) => Err(ModelProblem::ShardMissing { file: shard.clone() }),
         None => Ok(()),
     }
-}
-
-/// The first name that is absent of those that `model-00001-of-00003.safetensors` promises. Another
-/// program's unfinished download may lack the index too.
-fn missing_part(shard: &str, shards: &[&str]) -> Option<String> {
-    let (before, after) = shard.split_once("-of-")?;
-    let (stem, number) = before.rsplit_once('-')?;
-    let count: usize = after.strip_suffix(".safetensors")?.parse().ok()?;
-    if count > MAX_PARTS {
-        return None;
-    }
-    let width = number.len();
-    let mut names = (1..=count).map(|part| format!("{stem}-{part:0width$}-of-{after}"));
-    names.find(|name| !shards.contains(&name.as_str()))
 }
 
 fn tokenizer(listing: &Listing) -> Result<(), ModelProblem> {
