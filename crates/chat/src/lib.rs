@@ -77,5 +77,5 @@ pub use segments::{
 };
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
-pub use template::{ChatTemplate, SpecialTokens};
+pub use template::{ChatTemplate, SpecialTokens, TemplateSources};
 pub use turn::{CallArguments, MadeCall, PromptEnd, Turn, TurnsPrompt, assemble_turns};

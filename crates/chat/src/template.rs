@@ -36,46 +36,60 @@ impl SpecialTokens {
     }
 }
 
-/// A model's chat template.
-///
-/// Templates are programs that come with a model. They see the messages, `add_generation_prompt`,
-/// `bos_token`, `eos_token`, and `tools` and `documents` as none; they reach no file, and of the time
-/// only the date that they are given.
-/// Hugging Face's whitespace rules and additions hold: `raise_exception`, `tojson`, `strftime_now`,
-/// `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps,
-/// the memory and the text of a rendering are bounded, and all renderings for one prompt end after two
-/// seconds: a hostile template is an error.
-#[derive(Debug, Clone)]
-pub struct ChatTemplate {
-    source: Arc<str>,
-    prepared: Arc<str>,
-    special: SpecialTokens,
-    day: Day,
-    variables: Arc<Map<String, Json>>,
-    time: TimeLimit,
+/// The sources of a model's chat templates, as files name them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TemplateSources {
+    /// `default`, the template for conversations.
+    pub default: Option<String>,
+    /// `tool_use`, the template for requests with tools; `None` if the other shows them too.
+    pub tool_use: Option<String>,
 }
 
-/// Where the date of a template comes from.
-#[derive(Debug, Clone, Copy)]
-enum Day {
-    Unknown,
-    Is(Date),
-    Of(fn() -> Date),
-}
-
-impl Day {
-    fn today(self) -> Option<Date> {
-        match self {
-            Day::Unknown => None,
-            Day::Is(date) => Some(date),
-            Day::Of(today) => Some(today()),
+impl TemplateSources {
+    /// Reads the value of the key `chat_template` in the file called `file`: a text, a list of
+    /// named texts, or an object of them. Fails on anything else; null has no sources.
+    pub fn from_value(value: &Json, file: &str) -> Result<TemplateSources, ChatError> {
+        let text = |value: &Json| value.as_str().map(str::to_owned);
+        let named = |name: &str| match value {
+            Json::Array(list) => {
+                let is_named =
+                    |entry: &&Json| entry.get("name").and_then(Json::as_str) == Some(name);
+                list.iter().find(is_named).and_then(|entry| text(entry.get("template")?))
+            }
+            _ => value.get(name).and_then(text),
+        };
+        match value {
+            Json::Null => Ok(TemplateSources::default()),
+            Json::String(source) => {
+                Ok(TemplateSources { default: Some(source.clone()), tool_use: None })
+            }
+            Json::Array(_) | Json::Object(_) => {
+                Ok(TemplateSources { default: named("default"), tool_use: named("tool_use") })
+            }
+            _ => Err(ChatError::TemplateSyntax {
+                reason: format!("chat_template in {file} is neither a text nor a list"),
+            }),
         }
+    }
+
+    /// The template that these sources make; [`ChatError::NoTemplate`] if there is no `default`.
+    pub fn parse(&self, special: SpecialTokens) -> Result<ChatTemplate, ChatError> {
+        let default = self.default.as_deref().ok_or(ChatError::NoTemplate)?;
+        let mut template = ChatTemplate::parse(default, special)?;
+        template.for_tools = self.tool_use.as_deref().map(Program::parse).transpose()?;
+        Ok(template)
     }
 }
 
-impl ChatTemplate {
-    /// Checks a template's source, at most 256 KiB.
-    pub fn parse(source: &str, special: SpecialTokens) -> Result<ChatTemplate, ChatError> {
+/// A template's source, checked.
+#[derive(Debug, Clone)]
+struct Program {
+    source: Arc<str>,
+    prepared: Arc<str>,
+}
+
+impl Program {
+    fn parse(source: &str) -> Result<Program, ChatError> {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(ChatError::TemplateTooLong {
                 bytes: source.len(),
@@ -90,9 +104,61 @@ impl ChatTemplate {
         };
         let prepared =
             check().map_err(|error| ChatError::TemplateSyntax { reason: error.to_string() })?;
+        Ok(Program { source: source.into(), prepared: prepared.into() })
+    }
+
+    /// Whether it calls `strftime_now` without asking whether it is defined, as gpt-oss's does.
+    fn needs_clock(&self) -> bool {
+        let asks = ["strftime_now is defined", "strftime_now is not defined"];
+        self.source.contains("strftime_now") && !asks.iter().any(|ask| self.source.contains(ask))
+    }
+}
+
+/// A model's chat template, with another for requests with tools if the model has one.
+///
+/// Templates are programs that come with a model. They see the messages, `add_generation_prompt`,
+/// `bos_token`, `eos_token`, and `tools` and `documents` as none; they reach no file, and of the time
+/// only the date that they are given.
+/// Hugging Face's whitespace rules and additions hold: `raise_exception`, `tojson`, `strftime_now`,
+/// `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps,
+/// the memory and the text of a rendering are bounded, and all renderings for one prompt end after two
+/// seconds: a hostile template is an error.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    program: Program,
+    /// The template that requests with tools take.
+    for_tools: Option<Program>,
+    special: SpecialTokens,
+    day: Day,
+    variables: Arc<Map<String, Json>>,
+    time: TimeLimit,
+}
+
+/// Where the date of a template comes from.
+#[derive(Debug, Clone, Copy)]
+enum Day {
+    Unknown,
+    Is(Date),
+    /// By a clock, for a template that cannot be rendered without a date.
+    Of(fn() -> Date),
+}
+
+impl Day {
+    fn today(self, program: &Program) -> Option<Date> {
+        match self {
+            Day::Unknown => None,
+            Day::Is(date) => Some(date),
+            Day::Of(today) => program.needs_clock().then(today),
+        }
+    }
+}
+
+impl ChatTemplate {
+    /// Checks a template's source, at most 256 KiB.
+    pub fn parse(source: &str, special: SpecialTokens) -> Result<ChatTemplate, ChatError> {
         Ok(ChatTemplate {
-            source: source.into(),
-            prepared: prepared.into(),
+            program: Program::parse(source)?,
+            for_tools: None,
             special,
             day: Day::Unknown,
             variables: Arc::default(),
@@ -101,27 +167,12 @@ impl ChatTemplate {
     }
 
     /// Extracts the template from the value of a `tokenizer_config.json`, where `chat_template` is
-    /// a text, or a list of named texts of which `default` is the one for conversations. A model
-    /// without one is [`ChatError::NoTemplate`].
+    /// what [`TemplateSources::from_value`] reads. A model without one is
+    /// [`ChatError::NoTemplate`].
     pub fn from_tokenizer_config_value(config: &Json) -> Result<ChatTemplate, ChatError> {
-        let source = match config.get("chat_template") {
-            None | Some(Json::Null) => return Err(ChatError::NoTemplate),
-            Some(Json::String(source)) => source,
-            Some(Json::Array(named)) => {
-                let default = named
-                    .iter()
-                    .find(|entry| entry.get("name").and_then(Json::as_str) == Some("default"));
-                default
-                    .and_then(|entry| entry.get("template")?.as_str())
-                    .ok_or(ChatError::NoTemplate)?
-            }
-            Some(_) => {
-                let reason = "chat_template in tokenizer_config.json is neither a text nor a list"
-                    .to_owned();
-                return Err(ChatError::TemplateSyntax { reason });
-            }
-        };
-        ChatTemplate::parse(source, SpecialTokens::from_tokenizer_config_value(config))
+        let value = config.get("chat_template").unwrap_or(&Json::Null);
+        TemplateSources::from_value(value, "tokenizer_config.json")?
+            .parse(SpecialTokens::from_tokenizer_config_value(config))
     }
 
     /// Sets the date for `strftime_now`.
@@ -137,11 +188,7 @@ impl ChatTemplate {
     /// Sets the clock for a template that calls `strftime_now` without asking whether it is defined,
     /// as gpt-oss's does: without a date it could not be rendered. Others have no clock.
     pub fn with_clock(mut self, today: fn() -> Date) -> ChatTemplate {
-        let asks = ["strftime_now is defined", "strftime_now is not defined"];
-        if self.source.contains("strftime_now") && !asks.iter().any(|ask| self.source.contains(ask))
-        {
-            self.day = Day::Of(today);
-        }
+        self.day = Day::Of(today);
         self
     }
 
@@ -176,9 +223,17 @@ impl ChatTemplate {
         ChatTemplate { time: self.time.begun(), ..self.clone() }
     }
 
-    /// The template as its author wrote it.
+    /// The template for conversations without tools, as its author wrote it.
     pub fn source(&self) -> &str {
-        &self.source
+        &self.program.source
+    }
+
+    /// The sources of all templates, one after the other.
+    pub fn all_sources(&self) -> String {
+        let for_tools = self.for_tools.iter();
+        let sources: Vec<&str> =
+            for_tools.chain([&self.program]).map(|program| &*program.source).collect();
+        sources.join("\n")
     }
 
     /// The system prompt that the template writes itself where a conversation has none; none where it
@@ -231,7 +286,13 @@ impl ChatTemplate {
 
     /// Whether the template shows the tools that a request offers.
     pub fn takes_tools(&self) -> bool {
-        self.source.contains("tools")
+        self.for_tools.is_some() || self.program.source.contains("tools")
+    }
+
+    /// The template for a request with these tools.
+    fn program(&self, tools: &[Json]) -> &Program {
+        let for_tools = self.for_tools.as_ref().filter(|_| !tools.is_empty());
+        for_tools.unwrap_or(&self.program)
     }
 
     fn run(
@@ -247,10 +308,11 @@ impl ChatTemplate {
         // In debug mode an error would copy the variables.
         env.set_debug(false);
         sandbox::install(&mut env, &budget);
-        builtins::install(&mut env, &budget, self.day.today());
+        let program = self.program(tools);
+        builtins::install(&mut env, &budget, self.day.today(program));
         // Compiling again each time is cheaper than one decoded token, and keeps this type free of
         // self-references.
-        let program = sandbox::compile(&self.prepared, &syntax()?)?;
+        let program = sandbox::compile(&program.prepared, &syntax()?)?;
         // Templates test for none.
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
         let mut context = BTreeMap::from([

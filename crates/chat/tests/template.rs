@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cairn_chat::{Cancel, ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
+use cairn_chat::{
+    Cancel, ChatError, ChatTemplate, Date, Message, Role, SpecialTokens, TemplateSources,
+};
 use serde_json::json;
 
 const CHATML: &str = "\
@@ -247,11 +249,43 @@ fn the_tokenizer_config_holds_the_template_in_several_forms() {
         json!({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}),
         Ok("d"),
     );
+    check(json!({"chat_template": {"default": "d", "tool_use": "t"}}), Ok("d"));
     check(json!({"chat_template": [{"name": "rag", "template": "r"}]}), Err(ChatError::NoTemplate));
     check(json!({"chat_template": null}), Err(ChatError::NoTemplate));
     check(json!({}), Err(ChatError::NoTemplate));
     let reason = "chat_template in tokenizer_config.json is neither a text nor a list".to_owned();
     check(json!({"chat_template": 7}), Err(ChatError::TemplateSyntax { reason }));
+}
+
+#[test]
+fn requests_with_tools_take_the_template_for_them() {
+    let source = |tool_use: Option<&str>| {
+        let default = "{{ messages | length }} {{ tools is none }}".to_owned();
+        let tool_use = tool_use.map(str::to_owned);
+        let sources = TemplateSources { default: Some(default), tool_use };
+        sources.parse(special()).unwrap()
+    };
+    let render = |template: &ChatTemplate, tools: &[serde_json::Value]| {
+        template.render_json(&[json!({"role": "user", "content": "?"})], tools).unwrap()
+    };
+    let tool = [json!({"type": "function"})];
+    let alone = source(None);
+    assert_eq!(
+        (render(&alone, &[]).as_str(), render(&alone, &tool).as_str()),
+        ("1 True", "1 False")
+    );
+    let both = source(Some("[TOOLS]{{ messages | length }}"));
+    assert_eq!(
+        (render(&both, &[]).as_str(), render(&both, &tool).as_str()),
+        ("1 True", "[TOOLS]1")
+    );
+    assert!(both.takes_tools() && both.all_sources().contains("[TOOLS]"));
+    let dated = source(Some("{{ strftime_now('%d') }}")).with_clock(|| Date::from_unix_seconds(0));
+    assert_eq!((render(&dated, &[]).as_str(), render(&dated, &tool).as_str()), ("1 True", "01"));
+    let broken = TemplateSources { default: Some("d".into()), tool_use: Some("{% if %}".into()) };
+    assert!(matches!(broken.parse(special()), Err(ChatError::TemplateSyntax { .. })));
+    let only_tools = TemplateSources { default: None, tool_use: Some("t".into()) };
+    assert_eq!(only_tools.parse(special()).unwrap_err(), ChatError::NoTemplate);
 }
 
 #[test]

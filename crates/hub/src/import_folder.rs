@@ -19,6 +19,8 @@ use crate::{HubError, ModelFolders};
 
 /// The extensions of the files that are copied. Pickled weights and Python code are not.
 const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "tiktoken", "txt", "md"];
+/// The folder of named chat templates, which are copied too.
+const TEMPLATES: &str = "additional_chat_templates";
 const COPY_BYTES: usize = 1 << 20;
 /// Precedes the UUID in the name of a folder that a model is being copied to.
 pub(crate) const PARTIAL_PREFIX: &str = ".importing-";
@@ -96,8 +98,7 @@ impl ModelFolders {
         let (mut done, mut goes_on) = (0, ControlFlow::Continue(()));
         for file in &files {
             let target = partial.path.join(&file.name);
-            let made = fs::create_dir_all(target.parent().unwrap_or(&target));
-            made.map_err(copying)?;
+            fs::create_dir_all(target.parent().unwrap_or(&partial.path)).map_err(copying)?;
             let copied = copy(&file.path, &target, &mut |bytes| {
                 done += bytes;
                 goes_on = on_progress(done, total);
@@ -206,25 +207,43 @@ fn model_files(
     copying: &impl Fn(io::Error) -> HubError,
 ) -> Result<Vec<ModelFile>, HubError> {
     let root = link_root(&fs::canonicalize(folder).map_err(copying)?);
+    let mut files = files_in(folder, &root, EXTENSIONS, copying)?;
+    let templates = folder.join(TEMPLATES);
+    if templates.is_dir() {
+        let named = files_in(&templates, &root, &["jinja"], copying)?;
+        let below =
+            |file: ModelFile| ModelFile { name: format!("{TEMPLATES}/{}", file.name), ..file };
+        files.extend(named.into_iter().map(below));
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+/// The files in `folder` with one of these extensions. Fails on a link that leads out of `root`.
+fn files_in(
+    folder: &Path,
+    root: &Path,
+    extensions: &[&str],
+    copying: &impl Fn(io::Error) -> HubError,
+) -> Result<Vec<ModelFile>, HubError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(copying)? {
         let entry = entry.map_err(copying)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let name = if is_pooling_folder(&name) { format!("{name}/config.json") } else { name };
         let is_wanted =
-            name.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension));
+            name.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension));
         // Links without a target are skipped; whether a file is missing was checked before.
         let Ok(path) = fs::canonicalize(folder.join(&name)) else { continue };
         let Ok(metadata) = fs::metadata(&path) else { continue };
         if !is_wanted || !metadata.is_file() {
             continue;
         }
-        if !path.starts_with(&root) {
+        if !path.starts_with(root) {
             return Err(HubError::LinkOut { path: folder.join(&name) });
         }
         files.push(ModelFile { name, path, bytes: metadata.len() });
     }
-    files.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(files)
 }
 

@@ -55,6 +55,7 @@
 
 pub mod batch;
 pub mod cache;
+mod chat_templates;
 mod check_draft;
 mod check_model;
 mod chosen_kernels;

@@ -11,7 +11,6 @@ use cairn_chat::AnswerFormat;
 use cairn_formats::safetensors::SafetensorsFile;
 use cairn_formats::{FileError, read_file};
 
-use crate::LmError;
 use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
 use crate::embedding::EmbeddingSettings;
@@ -21,6 +20,7 @@ use crate::load_progress::{LoadProgress, OnPart};
 use crate::models::Model;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, tokenizer_path};
 use crate::weights::LoadOptions;
+use crate::{LmError, chat_templates};
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct ModelIdentity {
     pub weights: String,
     /// Hash of tokenizer.json.
     pub tokenizer: String,
-    /// Hash of the chat template's source; of no bytes if there is none.
+    /// Hash of the files with the chat templates; of no bytes if there is none.
     pub template: String,
     /// The type that is computed in, such as "float32"; "as stored" for the weights' own type.
     pub precision: String,
@@ -118,8 +118,8 @@ impl LoadedModel {
 }
 
 fn answer_format(tokenizer: &Tokenizer) -> AnswerFormat {
-    let template = tokenizer.chat_template().map_or("", |template| template.source());
-    AnswerFormat::of(template, |token| tokenizer.token_to_id(token).is_some())
+    let template = tokenizer.chat_template().map(|template| template.all_sources());
+    AnswerFormat::of(&template.unwrap_or_default(), |token| tokenizer.token_to_id(token).is_some())
 }
 
 /// The end-of-sequence tokens that the config, generation_config.json and the tokenizer name.
@@ -222,20 +222,11 @@ fn identity(
     files: &[SafetensorsFile],
 ) -> Result<ModelIdentity, LmError> {
     let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..32].to_owned();
-    let optional = |name: &str| match folder.join(name) {
-        path if path.exists() => read_file(&path, MAX_TOKENIZER_BYTES),
-        _ => Ok(Vec::new()),
-    };
-    let template = match optional("chat_template.jinja")? {
-        // Older folders have the template in tokenizer_config.json.
-        source if source.is_empty() => optional("tokenizer_config.json")?,
-        source => source,
-    };
     Ok(ModelIdentity {
         config: hash(config),
         weights: weights_hash(files)?,
         tokenizer: hash(&read_file(&tokenizer_path(folder), MAX_TOKENIZER_BYTES)?),
-        template: hash(&template),
+        template: hash(&chat_templates::identifying_bytes(folder)?),
         precision: precision(options),
     })
 }

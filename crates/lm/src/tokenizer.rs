@@ -14,8 +14,8 @@ use cairn_formats::{byte_letters, check_growth, check_normalizer, read_file, tik
 use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, Tokenizer as Inner};
 
-use crate::LmError;
 use crate::error::read_json;
+use crate::{LmError, chat_templates};
 
 /// Limit for tokenizer files; vocabularies of 256k tokens with their merges are smaller.
 pub(crate) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
@@ -43,8 +43,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads tokenizer.json, or a file of tiktoken in its place, tokenizer_config.json and
-    /// chat_template.jinja.
+    /// Reads tokenizer.json, or a file of tiktoken in its place, tokenizer_config.json and the
+    /// files of chat templates.
     pub fn load(folder: &Path) -> Result<Self, LmError> {
         let path = tokenizer_path(folder);
         let refuse = |reason: String| LmError::Tokenizer { path: path.clone(), reason };
@@ -72,19 +72,7 @@ impl Tokenizer {
         special_tokens.sort_by_key(|(_, id)| *id);
 
         let special = SpecialTokens::from_tokenizer_config_value(&config);
-        let template_path = folder.join("chat_template.jinja");
-        let template = if template_path.exists() {
-            let source = String::from_utf8(read_file(&template_path, MAX_TOKENIZER_BYTES)?);
-            let source = source.map_err(|_| LmError::NotText { path: template_path.clone() })?;
-            ChatTemplate::parse(&source, special.clone()).map(Some)
-        } else {
-            match ChatTemplate::from_tokenizer_config_value(&config) {
-                Err(ChatError::NoTemplate) => Ok(None),
-                template => template.map(Some),
-            }
-        };
-        let template =
-            template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
+        let template = chat_templates::read(folder, &config, special.clone())?;
         let template = template.map(|template| template.with_clock(today));
         let adds_eos = config.get("add_eos_token").and_then(Value::as_bool).unwrap_or(false);
         Ok(Tokenizer {

@@ -1,7 +1,7 @@
 //! Writes `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` from the vocabulary
 //! in GGUF: byte-level BPE, SentencePiece or unigram.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -84,6 +84,30 @@ impl Kind {
     }
 }
 
+/// The value of `chat_template`: a text, or a list of named texts if there are several; `None` if
+/// there is no template.
+fn chat_template(gguf: &GgufFile) -> Result<Option<Value>, GgufProblem> {
+    const KEY: &str = "tokenizer.chat_template";
+    let default = gguf.text(KEY)?;
+    let listed = gguf.texts("tokenizer.chat_templates")?.unwrap_or_default();
+    let names: BTreeSet<&str> = listed.into_iter().chain(["tool_use"]).collect();
+    let mut named: Vec<Value> = Vec::new();
+    for name in names.into_iter().filter(|name| *name != "default") {
+        if let Some(template) = gguf.text(&format!("{KEY}.{name}"))? {
+            named.push(json!({ "name": name, "template": template }));
+        }
+    }
+    match (default, named.is_empty()) {
+        (None, true) => Ok(None),
+        (Some(template), true) => Ok(Some(json!(template))),
+        (None, false) => Ok(Some(Value::Array(named))),
+        (Some(template), false) => {
+            named.insert(0, json!({ "name": "default", "template": template }));
+            Ok(Some(Value::Array(named)))
+        }
+    }
+}
+
 impl TokenizerFiles {
     /// `vocab_size` is the number of embedding rows; `context_length` becomes `model_max_length`.
     pub fn read(
@@ -119,8 +143,8 @@ impl TokenizerFiles {
                 tokenizer_config.insert(key.into(), json!(tokens[id]));
             }
         }
-        if let Some(template) = gguf.text("tokenizer.chat_template")? {
-            tokenizer_config.insert("chat_template".into(), json!(template));
+        if let Some(template) = chat_template(gguf)? {
+            tokenizer_config.insert("chat_template".into(), template);
         }
         tokenizer_config.insert("clean_up_tokenization_spaces".into(), json!(false));
         tokenizer_config.insert("model_max_length".into(), json!(context_length));
@@ -452,6 +476,28 @@ mod tests {
         assert_eq!(found.generation_config["eos_token_id"], json!([HELLO, END]));
         let same = read(|sample| sample.set_u32("tokenizer.ggml.eot_token_id", END)).unwrap();
         assert_eq!(same.generation_config["eos_token_id"], json!(END));
+    }
+
+    #[test]
+    fn named_templates_become_a_list() {
+        let template = |change: &dyn Fn(&mut TestGguf)| {
+            read(|sample| change(sample)).unwrap().tokenizer_config["chat_template"].clone()
+        };
+        let tools = ("tokenizer.chat_template.tool_use", "{{ tools }}");
+        let expected = json!([
+            {"name": "default", "template": "{{ messages }}"},
+            {"name": "tool_use", "template": "{{ tools }}"},
+        ]);
+        assert_eq!(template(&|sample| sample.set_text(tools.0, tools.1)), expected);
+        let listed = template(&|sample| {
+            sample.set_text(tools.0, tools.1);
+            sample.set_text("tokenizer.chat_template.rag", "{{ documents }}");
+            let names = ["tool_use", "rag", "absent"].map(String::from);
+            sample.set_texts("tokenizer.chat_templates", &names);
+        });
+        assert_eq!(listed[1], json!({"name": "rag", "template": "{{ documents }}"}));
+        assert_eq!(listed[2], expected[1]);
+        assert_eq!(template(&|sample| sample.remove("tokenizer.chat_template")), Value::Null);
     }
 
     #[test]
