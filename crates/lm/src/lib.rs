@@ -54,6 +54,7 @@
 //! the thread that made it.
 
 pub mod batch;
+mod byte_level;
 pub mod cache;
 mod chat_templates;
 mod check_draft;

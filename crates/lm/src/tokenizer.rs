@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, Tokenizer as Inner};
 
 use crate::error::read_json;
-use crate::{LmError, chat_templates};
+use crate::{LmError, byte_level, chat_templates};
 
 /// Limit for tokenizer files; vocabularies of 256k tokens with their merges are smaller.
 pub(crate) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
@@ -56,6 +56,7 @@ impl Tokenizer {
             fields.remove("padding");
             fields.remove("truncation");
         }
+        byte_level::complete(&mut json);
         check_normalizer(&json["normalizer"]).map_err(refuse)?;
         check_growth(&json).map_err(refuse)?;
         let inner = caught(|| Inner::from_bytes(json.to_string())).map_err(refuse)?;
