@@ -940,7 +940,8 @@ def llama4_text():
     )  # fmt: skip
     # The reference multiplies with the embeddings as they are stored.
     quant4 = dense | dict(quantization=quantization(4, model__embed_tokens=False), torch_dtype="bfloat16")
-    return Family("llama4_text", usual, {"dense": Case(dense), "quant4": Case(quant4)})
+    untied = dense | dict(tie_word_embeddings=False, quantization=quantization(4, output=(8, 64)), torch_dtype="bfloat16")
+    return Family("llama4_text", usual, {"dense": Case(dense), "quant4": Case(quant4), "untied": Case(untied)})
 
 
 def mixtral():

@@ -6,11 +6,12 @@ use std::path::Path;
 use cairn_formats::safetensors::{SafetensorsFile, check_weight_files};
 use serde_json::{Map, Value, json};
 
+use crate::models::listed_type;
 use crate::{LmError, rope_keys};
 
 /// The `model_type`s of such models, with what their text parts take for keys that are left out.
 fn usual(model_type: &str) -> Option<Value> {
-    match model_type {
+    match listed_type(model_type) {
         "gemma3" => Some(json!({
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
             "max_position_embeddings": 131_072,
@@ -36,6 +37,9 @@ pub(crate) fn config(config: Value) -> Value {
 /// The config of the text part, with the entries of the whole that it does not have; any other
 /// model's config as it is.
 pub(crate) fn as_stored(config: Value) -> Value {
+    if model_type(&config) == "llama4_text" {
+        return with_settings_renamed(config, name_of_llama4);
+    }
     let Some(Value::Object(usual)) = usual(model_type(&config)) else { return config };
     let Value::Object(mut whole) = config else { return config };
     let Some(Value::Object(mut text)) = whole.remove("text_config") else {
@@ -52,18 +56,20 @@ pub(crate) fn as_stored(config: Value) -> Value {
     if let Some(vocab) = whole.remove("vocab_size") {
         text.insert("vocab_size".to_owned(), vocab);
     }
-    for name in ["quantization", "quantization_config"] {
-        if let Some(Value::Object(section)) = whole.get_mut(name) {
-            *section = std::mem::take(section).into_iter().map(renamed_setting).collect();
-        }
-    }
     let of_whole: Map<String, Value> = whole;
-    Value::Object(of_whole.into_iter().chain(text).collect())
+    let config = Value::Object(of_whole.into_iter().chain(text).collect());
+    with_settings_renamed(config, name_in_text)
 }
 
-/// A layer's own settings stand under the name that it has in the files.
-fn renamed_setting((name, value): (String, Value)) -> (String, Value) {
-    (name_in_text(&name).unwrap_or(name), value)
+/// A config whose layers' own quantization stands under other names than in the files.
+fn with_settings_renamed(mut config: Value, new_name: fn(&str) -> Option<String>) -> Value {
+    for name in ["quantization", "quantization_config"] {
+        if let Some(Value::Object(section)) = config.get_mut(name) {
+            let renamed = |(name, value): (String, Value)| (new_name(&name).unwrap_or(name), value);
+            *section = std::mem::take(section).into_iter().map(renamed).collect();
+        }
+    }
+    config
 }
 
 /// The name of a tensor or a layer in a model of text alone; `None` for those of other parts.
@@ -86,9 +92,20 @@ fn name_in_text(name: &str) -> Option<String> {
     newer.or_else(|| Some(name.strip_prefix("language_model.").unwrap_or(name).to_owned()))
 }
 
+/// The name of a tensor or a layer of Llama 4's text model, whose output layer mlx-lm calls
+/// `output`.
+fn name_of_llama4(name: &str) -> Option<String> {
+    let output =
+        name.strip_prefix("output").filter(|rest| rest.is_empty() || rest.starts_with('.'));
+    Some(output.map_or_else(|| name.to_owned(), |rest| format!("lm_head{rest}")))
+}
+
 /// The weight files of the model in `folder`, with the tensors of its text part.
 pub(crate) fn weight_files(folder: &Path, config: &Value) -> Result<Vec<SafetensorsFile>, LmError> {
     let files = check_weight_files(folder)?;
+    if model_type(config) == "llama4_text" {
+        return files.into_iter().map(|file| Ok(file.renamed(name_of_llama4)?)).collect();
+    }
     if usual(model_type(config)).is_some() {
         return files.into_iter().map(|file| Ok(file.renamed(name_in_text)?)).collect();
     }

@@ -10,11 +10,19 @@ pub(super) struct Choices<'a>(pub(super) &'a str);
 
 impl Choices<'_> {
     /// What all names begin with: mlx-lm nests the text model of a multimodal one under `language_model`.
-    pub(super) fn prefix(self) -> &'static str {
+    fn prefix(self) -> &'static str {
         match self.0 {
             "gemma3" | "gemma4" | "gemma4_unified" | "kimi_k25" | "kimi_vl" | "llama4"
             | "mistral3" | "qwen3_5" | "qwen3_5_moe" => "language_model.",
             _ => "",
+        }
+    }
+
+    /// mlx-lm's name of what is at `path` in a model of text alone.
+    pub(super) fn stored_path(self, path: &str) -> String {
+        match (self.0, path) {
+            ("llama4_text", "lm_head") => "output".to_owned(),
+            _ => format!("{}{path}", self.prefix()),
         }
     }
 

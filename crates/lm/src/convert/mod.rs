@@ -27,7 +27,7 @@ use serde_json::Value;
 use crate::config::{PublishedMethod, Quantization, QuantizationConfig};
 use crate::load_progress::PART_BYTES;
 use crate::model_memory::is_ignored;
-use crate::models::{self, Outline};
+use crate::models::{self, Outline, listed_type};
 use crate::published::ModelTensors;
 use crate::published_numbers::{MatrixFactor, PublishedNumbers};
 use crate::{LmError, text_part};
@@ -211,7 +211,7 @@ impl Old {
     }
 
     fn choices(&self) -> Choices<'_> {
-        Choices(&self.model_type)
+        Choices(listed_type(&self.model_type))
     }
 
     /// Every part of the new model with what becomes of it. Fails if nothing would become of any that

@@ -102,7 +102,7 @@ impl Planner<'_> {
     fn part(&self, text_path: &str, shape: &[usize], is_matrix: bool, source: Source) -> Part {
         let (&columns, lead) = shape.split_last().unwrap_or((&1, &[]));
         Part {
-            path: format!("{}{text_path}", self.choices.prefix()),
+            path: self.choices.stored_path(text_path),
             text_name: if is_matrix { format!("{text_path}.weight") } else { text_path.to_owned() },
             lead: lead.to_owned(),
             columns,

@@ -5,6 +5,8 @@
 mod experts;
 mod layers;
 
+use std::collections::BTreeMap;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 use serde::Deserialize;
@@ -39,6 +41,8 @@ pub struct ModelArgs {
     global_head_dim: Option<i64>,
     /// The same, where their keys are their values.
     num_global_key_value_heads: Option<i64>,
+    /// Keys of single layers by their number, in place of the two above.
+    per_layer_config: Option<BTreeMap<usize, LayerKeys>>,
     attention_k_eq_v: bool,
     num_kv_shared_layers: i64,
     use_double_wide_mlp: bool,
@@ -61,6 +65,17 @@ pub struct ModelArgs {
     tie_word_embeddings: bool,
 }
 
+/// Keys of a layer that differs from the others, as transformers since 5.15 writes them.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct LayerKeys {
+    head_dim: Option<i64>,
+    num_attention_heads: Option<i64>,
+    num_key_value_heads: Option<i64>,
+    /// Keys that are not supported for single layers.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
 impl Default for ModelArgs {
     fn default() -> Self {
         ModelArgs {
@@ -72,6 +87,7 @@ impl Default for ModelArgs {
             head_dim: 256,
             global_head_dim: Some(512),
             num_global_key_value_heads: None,
+            per_layer_config: None,
             attention_k_eq_v: false,
             num_kv_shared_layers: 20,
             use_double_wide_mlp: true,
@@ -92,6 +108,26 @@ impl Default for ModelArgs {
             moe_intermediate_size: None,
             tie_word_embeddings: true,
         }
+    }
+}
+
+impl ModelArgs {
+    /// Keys that the layer of this number has of its own.
+    fn layer_keys(&self, index: usize, is_sliding: bool) -> LayerKeys {
+        if let Some(layers) = &self.per_layer_config {
+            return layers.get(&index).cloned().unwrap_or_default();
+        }
+        let of_full = |size: Option<i64>| size.filter(|&size| !is_sliding && size != 0);
+        LayerKeys {
+            head_dim: of_full(self.global_head_dim),
+            num_key_value_heads: of_full(self.num_global_key_value_heads)
+                .filter(|_| self.attention_k_eq_v),
+            ..LayerKeys::default()
+        }
+    }
+
+    fn layers_with_keys(&self) -> impl Iterator<Item = usize> {
+        self.per_layer_config.iter().flat_map(|layers| layers.keys().copied())
     }
 }
 
@@ -295,17 +331,25 @@ impl LayerShape {
         let num_shared = check_range("num_kv_shared_layers", num_shared, 0..=i64::from(count) - 1)?;
         let first_shared = (count - num_shared) as usize;
         let windows = windows(args, count as usize)?;
-        let [sliding, full] = [true, false].map(|is_sliding| LayerShape::of(args, is_sliding));
-        let (sliding, full) = (sliding?, full?);
-        let mut layers = Vec::with_capacity(windows.len());
+        if let Some(beyond) = args.layers_with_keys().find(|index| *index >= windows.len()) {
+            let allowed = format!("there are {} layers, from 0", windows.len());
+            return refused("per_layer_config", beyond.to_string(), &allowed);
+        }
+        let mut layers: Vec<LayerShape> = Vec::with_capacity(windows.len());
         for (index, &is_sliding) in windows.iter().enumerate() {
-            let mut layer = if is_sliding { sliding.clone() } else { full.clone() };
+            let mut layer = LayerShape::of(args, index, is_sliding)?;
             if index >= first_shared {
                 let of_type = |earlier: &usize| windows[*earlier] == is_sliding;
                 let Some(source) = (0..first_shared).rev().find(of_type) else {
                     let allowed = "an earlier layer of each type must have keys and values";
                     return refused("num_kv_shared_layers", num_shared.to_string(), allowed);
                 };
+                let [own, other] = [&layer, &layers[source]]
+                    .map(|layer| (layer.heads.kv_heads, layer.heads.head_dim));
+                if own != other {
+                    let allowed = "layers that share keys and values have the same sizes";
+                    return refused("per_layer_config", index.to_string(), allowed);
+                }
                 layer.keys_values = Source::Layer(source);
                 if args.use_double_wide_mlp {
                     layer.intermediate *= 2;
@@ -316,14 +360,20 @@ impl LayerShape {
         Ok(layers)
     }
 
-    /// A layer with keys and values of its own.
-    fn of(args: &ModelArgs, is_sliding: bool) -> Result<Self, LmError> {
+    /// The layer of this number, with keys and values of its own.
+    fn of(args: &ModelArgs, index: usize, is_sliding: bool) -> Result<Self, LmError> {
         let takes_keys = args.attention_k_eq_v && !is_sliding;
-        let of_full = args.global_head_dim.filter(|&size| !is_sliding && size != 0);
-        let head_dim = Size::HEAD_DIM.check(of_full.unwrap_or(args.head_dim))?;
-        let kv_heads = args.num_global_key_value_heads.filter(|_| takes_keys);
-        let kv_heads = kv_heads.unwrap_or(args.num_key_value_heads);
-        let (heads, kv_heads) = check_heads(args.num_attention_heads, kv_heads)?;
+        let keys = args.layer_keys(index, is_sliding);
+        if let Some(name) = keys.others.keys().next() {
+            let allowed = "only head_dim, num_attention_heads and num_key_value_heads are \
+                           supported for single layers";
+            return refused("per_layer_config", name.chars().take(80).collect(), allowed);
+        }
+        let head_dim = Size::HEAD_DIM.check(keys.head_dim.unwrap_or(args.head_dim))?;
+        let (heads, kv_heads) = check_heads(
+            keys.num_attention_heads.unwrap_or(args.num_attention_heads),
+            keys.num_key_value_heads.unwrap_or(args.num_key_value_heads),
+        )?;
         Ok(LayerShape {
             window: is_sliding.then(|| Size::WINDOW.check(args.sliding_window)).transpose()?,
             // Queries are normalized, so scores are not scaled.
@@ -571,6 +621,43 @@ mod tests {
         assert_eq!(refused(json!({ "rope_parameters": spiral })), Some("rope_scaling"));
         let theta = json!({ "full_attention": { "rope_theta": null, "rope_type": "default" } });
         assert_eq!(refused(json!({ "rope_parameters": theta })), Some("rope_theta"));
+    }
+
+    #[test]
+    fn single_layers_may_have_sizes_of_their_own() {
+        let base = json!({
+            "num_hidden_layers": 4, "sliding_window_pattern": 2, "num_kv_shared_layers": 0,
+            "attention_k_eq_v": true,
+        });
+        let heads = |name: &str, value: Value| {
+            let mut config = base.clone();
+            config[name] = value;
+            let args = ModelArgs::deserialize(&config).expect("arguments");
+            let layers = Shape::check(&args).map(|shape| shape.layers);
+            layers.map(|layers| {
+                let sizes = |layer: &LayerShape| [layer.heads.kv_heads, layer.heads.head_dim];
+                layers.iter().map(sizes).collect::<Vec<_>>()
+            })
+        };
+        let of_all = heads("num_global_key_value_heads", json!(2)).expect("heads");
+        assert_eq!(of_all, [[1, 256], [2, 512], [1, 256], [2, 512]]);
+        let full = json!({"head_dim": 512, "num_key_value_heads": 2});
+        let single = heads("per_layer_config", json!({"1": full, "3": full}));
+        assert_eq!(single.expect("heads"), of_all);
+        let single = heads("per_layer_config", json!({"1": {"head_dim": 512}, "3": {}}));
+        assert_eq!(single.expect("heads"), [[1, 256], [1, 512], [1, 256], [1, 256]]);
+        for (layers, named) in [
+            (json!({"4": full}), "4"),
+            (json!({"1": {"intermediate_size": 8}}), "intermediate_size"),
+        ] {
+            let found = heads("per_layer_config", layers).expect_err("refused").to_string();
+            assert!(found.contains("per_layer_config") && found.contains(named), "{found}");
+        }
+        let shared = json!({
+            "num_hidden_layers": 6, "sliding_window_pattern": 2, "num_kv_shared_layers": 2,
+            "per_layer_config": {"1": full, "3": full, "5": {"head_dim": 256}},
+        });
+        assert_eq!(refused(shared), Some("per_layer_config"));
     }
 
     #[test]

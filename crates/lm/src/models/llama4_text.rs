@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::decoder::{Common, Decoder, Family, HeadNormKind, NormKind, Usual};
+use super::decoder::{Common, Decoder, Family, HeadNormKind, NormKind, Output, Usual};
 use super::llama4::is_on;
 use crate::LmError;
 use crate::config::check_positive;
@@ -40,10 +40,6 @@ impl ModelArgs {
             let allowed = "only models without experts are supported under this name";
             return refused("num_local_experts", self.num_local_experts.to_string(), allowed);
         }
-        if !self.tie_word_embeddings {
-            let allowed = "only models whose output is their embeddings are supported";
-            return refused("tie_word_embeddings", "false".to_owned(), allowed);
-        }
         let all_rotate = decoder.layers.iter().all(|layer| layer.rope.is_some());
         if is_on(&self.attn_temperature_tuning) && !all_rotate {
             let allowed = "queries that grow with their position are not supported";
@@ -69,6 +65,10 @@ impl Family for ModelArgs {
         };
         let mut decoder = common.decoder(NormKind::Rms(eps), USUAL)?;
         decoder.mlp.block = "feed_forward";
+        decoder.output = match self.tie_word_embeddings {
+            true => Output::Tied,
+            false => Output::Own { has_bias: false },
+        };
         if self.use_qk_norm {
             decoder.attention.head_norms = HeadNormKind::Unweighted { eps, where_unrotated: true };
         }
@@ -116,7 +116,7 @@ mod tests {
         check(json!({"attn_temperature_tuning": 4}), Some("attn_temperature_tuning"));
         check(json!({"attn_temperature_tuning": 4, "no_rope_layers": [1, 1]}), None);
         check(json!({"num_local_experts": 16}), Some("num_local_experts"));
-        check(json!({"tie_word_embeddings": false}), Some("tie_word_embeddings"));
+        check(json!({"tie_word_embeddings": false}), None);
         check(json!({"no_rope_layers": [1]}), Some("no_rope_layers"));
     }
 }

@@ -167,6 +167,24 @@ const ENCODERS: &[&str] = &[
     "xlm-roberta",
 ];
 
+/// Other values of `model_type` for these architectures: of text parts that are stored alone, and
+/// what other programs call them.
+const ALIASES: &[(&str, &str)] = &[
+    ("qwen3_5_moe_text", "qwen3_5_moe"),
+    ("qwen3_5_text", "qwen3_5"),
+    ("qwen3_8", "qwen3_5"),
+    ("qwen3_8_moe", "qwen3_5_moe"),
+    ("qwen3_8_moe_text", "qwen3_5_moe"),
+    ("qwen3_8_text", "qwen3_5"),
+];
+
+/// The value of `model_type` by which an architecture is listed, for this one or one of its
+/// aliases.
+pub(crate) fn listed_type(model_type: &str) -> &str {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == model_type);
+    alias.map_or(model_type, |(_, listed)| listed)
+}
+
 const SUPPORTED_MODELS: [SupportedModel; ARCHITECTURES.len()] = {
     let mut models = [SupportedModel { model_type: "", models: "" }; ARCHITECTURES.len()];
     let mut index = 0;
@@ -191,7 +209,8 @@ pub const SUPPORTED: &[SupportedModel] = &SUPPORTED_MODELS;
 
 /// Whether there is a file for this `model_type`.
 pub fn is_supported(model_type: &str) -> bool {
-    SUPPORTED.iter().any(|known| known.model_type == model_type)
+    let listed = listed_type(model_type);
+    SUPPORTED.iter().any(|known| known.model_type == listed)
 }
 
 /// Whether models of this `model_type` are encoders, which make embeddings and do not run here.
@@ -430,7 +449,8 @@ fn model_type(config: &Value) -> &str {
 
 fn find(config: &Value) -> Result<&'static Registered, LmError> {
     let model_type = model_type(config);
-    let found = ARCHITECTURES.iter().find(|known| known.name.model_type == model_type);
+    let listed = listed_type(model_type);
+    let found = ARCHITECTURES.iter().find(|known| known.name.model_type == listed);
     found.ok_or_else(|| match is_encoder(model_type) {
         true => LmError::Encoder { model_type: model_type.to_owned() },
         false => LmError::UnknownModelType {
@@ -702,5 +722,9 @@ mod tests {
     #[test]
     fn the_registry_is_in_order() {
         assert!(SUPPORTED.is_sorted_by_key(|known| known.model_type));
+        for (alias, listed) in ALIASES {
+            assert!(is_supported(alias) && is_supported(listed), "{alias}");
+            assert!(SUPPORTED.iter().all(|known| known.model_type != *alias), "{alias}");
+        }
     }
 }

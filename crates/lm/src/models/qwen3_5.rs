@@ -41,6 +41,8 @@ pub struct ModelArgs {
     tie_word_embeddings: bool,
     attention_bias: bool,
     attn_output_gate: bool,
+    /// The gate of linear attention, which Qwen3.8 names.
+    output_gate_type: Option<String>,
 }
 
 impl Default for ModelArgs {
@@ -75,6 +77,7 @@ impl Default for ModelArgs {
             tie_word_embeddings: false,
             attention_bias: false,
             attn_output_gate: true,
+            output_gate_type: None,
         }
     }
 }
@@ -84,10 +87,16 @@ impl Family for ModelArgs {
         let refused = |name, value: String, allowed: &str| {
             Err(LmError::Config { name, value, allowed: allowed.to_owned() })
         };
-        // The reference does not read these three.
+        // The reference does not read these four.
         if !self.attn_output_gate {
             let allowed = "attention has a gate on its output in this architecture";
             return refused("attn_output_gate", "false".to_owned(), allowed);
+        }
+        if let Some(other) = &self.output_gate_type
+            && !["swish", "silu"].contains(&other.as_str())
+        {
+            let allowed = "the gate of linear attention is swish in this architecture";
+            return refused("output_gate_type", other.chars().take(80).collect(), allowed);
         }
         let every_layer = "every layer has experts in this architecture, or none has";
         if self.decoder_sparse_step != 1 {
@@ -167,6 +176,12 @@ mod tests {
     #[test]
     fn what_cannot_be_computed_is_refused_by_name() {
         assert_eq!(refused(json!({ "attn_output_gate": false })), Some("attn_output_gate"));
+        assert_eq!(
+            refused(json!({ "output_gate_type": "swish", "language_model_only": true })),
+            None
+        );
+        let sigmoid = json!({ "output_gate_type": "sigmoid" });
+        assert_eq!(refused(sigmoid), Some("output_gate_type"));
         assert_eq!(refused(json!({ "num_experts": 8 })), Some("num_experts_per_tok"));
         assert_eq!(refused(json!({ "num_attention_heads": 0 })), Some("num_attention_heads"));
         assert_eq!(refused(json!({ "layer_types": ["full_attention"] })), Some("layer_types"));
