@@ -112,7 +112,7 @@ test(
     );
 
     const imported = await window.invoke('import_model', { path: folder });
-    assert.deepEqual(imported, { name: 'dropped', rounded_weights: null });
+    assert.deepEqual(imported, { name: 'dropped', has_chat_template: true, rounded_weights: null });
     await window.press('Models');
     await until('the page shows it', async () => (await window.texts('h2')).includes('dropped'));
     await pressWhenEnabled(window, 'Load dropped');

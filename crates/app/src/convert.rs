@@ -106,10 +106,18 @@ pub(crate) fn unsupported_architecture(model_type: &str) -> Option<wire::ModelPr
     })
 }
 
-pub(crate) fn imported_model(model: ImportedModel) -> wire::ImportedModel {
-    // Imported models come first in the list, so its folder's name is its own.
-    let name = model.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    wire::ImportedModel { name, rounded_weights: model.rounded_weights.map(rounded_weights) }
+pub(crate) fn imported_model(model: ImportedModel, has_chat_template: bool) -> wire::ImportedModel {
+    wire::ImportedModel {
+        name: imported_name(&model),
+        rounded_weights: model.rounded_weights.map(rounded_weights),
+        has_chat_template,
+    }
+}
+
+/// The name of an imported model in the list. Imported models come first there, so its folder's name is
+/// its own.
+pub(crate) fn imported_name(model: &ImportedModel) -> String {
+    model.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 pub(crate) fn rounded_weights(rounded: RoundedWeights) -> wire::RoundedWeights {

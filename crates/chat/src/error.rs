@@ -17,7 +17,7 @@ pub enum ChatError {
     },
     /// The model has no chat template.
     #[error(
-        "this model has no chat template; choose another model, or give it a plain prompt instead of messages"
+        "this model has no chat template; put the chat_template.jinja of its original model into its folder and load it again, choose another model, or give it a plain prompt instead of messages"
     )]
     NoTemplate,
     /// A variable was set that the conversation sets.

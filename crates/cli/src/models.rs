@@ -9,7 +9,9 @@ use cairn_engine::PERPLEXITY_TEXT;
 use cairn_formats::gguf::{GgufError, GgufImport, RoundedWeights, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::models::SUPPORTED;
-use cairn_lm::{LoadOptions, ModelMemory, StateComparison, Tokenizer, compare_state, memory};
+use cairn_lm::{
+    LoadOptions, ModelMemory, StateComparison, Tokenizer, compare_state, has_chat_template, memory,
+};
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -148,6 +150,14 @@ fn import(arguments: &Import, mut stopped: watch::Receiver<bool>) -> Result<()> 
     let (folder, is_rounded) = import_files(arguments, &stopped)?;
     // First: the model stays, whether it can be measured or not.
     output::line(folder.display())?;
+    // A template that cannot be read is an error when the model is loaded.
+    if !has_chat_template(&folder).unwrap_or(true) {
+        note!(
+            "The model has no chat template, so it can't chat: put the chat_template.jinja of its \
+             original model into {}, or give it plain prompts.",
+            folder.display()
+        );
+    }
     if !arguments.perplexity {
         return Ok(());
     }

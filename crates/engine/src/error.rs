@@ -302,6 +302,11 @@ impl EngineError {
         )
     }
 
+    /// Whether the model has no chat template, so that it answers no messages.
+    pub fn lacks_template(&self) -> bool {
+        matches!(self, EngineError::Prompt(ChatError::NoTemplate))
+    }
+
     /// The parameter that has a value that it cannot have.
     pub fn parameter(&self) -> Option<&'static str> {
         match self {

@@ -91,7 +91,7 @@ pub use cairn_lm::models::{
 };
 pub use cairn_lm::{
     Acceptance, LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind,
-    check_draft_model, check_model,
+    check_draft_model, check_model, has_chat_template,
 };
 pub use cairn_lm::{LoadedModel, LogitsProcessor, Tokenizer};
 pub use classify::{

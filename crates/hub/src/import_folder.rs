@@ -374,6 +374,22 @@ mod tests {
     }
 
     #[test]
+    fn named_chat_templates_are_copied() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("elsewhere/tiny");
+        model(&source);
+        fs::create_dir(source.join(TEMPLATES)).unwrap();
+        for name in ["tool_use.jinja", "code.py"] {
+            fs::write(source.join(TEMPLATES).join(name), "text").unwrap();
+        }
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let mut on_progress = |_, _| ControlFlow::Continue(());
+        let target = folders.import_folder(&source, None, &mut on_progress).unwrap();
+        assert_eq!(fs::read(target.join(TEMPLATES).join("tool_use.jinja")).unwrap(), b"text");
+        assert!(!target.join(TEMPLATES).join("code.py").exists());
+    }
+
+    #[test]
     fn a_folder_whose_weights_were_rounded_says_so_when_it_is_imported_again() {
         let home = tempfile::tempdir().unwrap();
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::LmError;
 use crate::error::read_json;
-use crate::tokenizer::MAX_TOKENIZER_BYTES;
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, tokenizer_config};
 
 const JINJA: &str = "chat_template.jinja";
 const JSON: &str = "chat_template.json";
@@ -33,6 +33,12 @@ pub(crate) fn read(
         Err(ChatError::NoTemplate) => Ok(None),
         template => template.map(Some).map_err(|source| failed(folder, source)),
     }
+}
+
+/// Whether the model in `folder` has a chat template, which may be broken. Without one it continues
+/// texts, and answers no chat.
+pub fn has_chat_template(folder: &Path) -> Result<bool, LmError> {
+    Ok(sources(folder, &tokenizer_config(folder)?)?.default.is_some())
 }
 
 fn sources(folder: &Path, config: &Value) -> Result<TemplateSources, LmError> {
@@ -102,7 +108,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tokenizer::tokenizer_config;
 
     /// Compares what the template of a folder with these files renders without and with tools.
     fn check(files: &[(&str, &str)], expected: Option<(&str, &str)>) {
@@ -119,6 +124,7 @@ mod tests {
         });
         let rendered = rendered.as_ref().map(|(plain, tools)| (plain.as_str(), tools.as_str()));
         assert_eq!(rendered, expected, "{files:?}");
+        assert_eq!(has_chat_template(folder.path()).unwrap(), expected.is_some(), "{files:?}");
         assert_eq!(identifying_bytes(folder.path()).unwrap().is_empty(), files.is_empty());
     }
 

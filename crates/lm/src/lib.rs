@@ -91,6 +91,7 @@ mod text_part;
 mod tokenizer;
 mod weights;
 
+pub use chat_templates::has_chat_template;
 pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
 pub use chosen_kernels::{with_layers_by_parts, without_kernels};

@@ -250,7 +250,8 @@ test('a window that is opened during an import shows it, and its own one ends wi
   platform.emit({ type: 'model_import', import: { ...running, bytes: 10 } });
   platform.emit({ type: 'model_import', import: null });
   platform.emit({ type: 'models', models: [model('owner/model'), model('a')] });
-  imported.open({ name: 'a', rounded_weights: { num_tensors: 30, relative_error: 0.0034, perplexity: null } });
+  const lost = { num_tensors: 30, relative_error: 0.0034, perplexity: null };
+  imported.open({ name: 'a', rounded_weights: lost, has_chat_template: true });
   await done;
   const words =
     'Imported “a.gguf”. 30 tensors had to be rounded: the weights differ from the file’s by 0.34% on average.';
@@ -282,7 +283,7 @@ test('the window that imports a file asks what its weights are rounded to, and g
   expect([app.modelImport.isAsked, platform.asked]).toEqual([false, [{ type: 'choose_rounding', form: 'bits4' }]]);
   platform.emit({ type: 'model_import', import: { ...running, choices: [] } });
   platform.emit({ type: 'model_import', import: null });
-  imported.open({ name: 'a', rounded_weights: null });
+  imported.open({ name: 'a', rounded_weights: null, has_chat_template: true });
   await done;
   expect(toasts()).toEqual(['Imported “a.gguf”.']);
 });
@@ -305,10 +306,19 @@ test('a dropped file is named although the core has said nothing of it yet', asy
   const { app, platform, toasts } = await start();
   platform.emit({ type: 'model_import', import: { file_name: 'other.gguf', bytes: 10, total_bytes: 10, choices: [] } });
   platform.emit({ type: 'model_import', import: null });
-  platform.importModel = async () => ({ name: 'b', rounded_weights: null });
+  platform.importModel = async () => ({ name: 'b', rounded_weights: null, has_chat_template: true });
   void app.dropFiles([new File(['GGUF'], 'b.gguf')], null);
   await settle();
   expect(toasts()).toContain('Imported “b.gguf”.');
+});
+
+test('a model without a chat template is announced as one, and no chat is offered', async () => {
+  const { app, platform } = await start();
+  platform.importModel = async () => ({ name: 'b', rounded_weights: null, has_chat_template: false });
+  void app.dropFiles([new File(['GGUF'], 'b.gguf')], null);
+  await settle();
+  const toast = app.toasts.items.find((toast) => toast.text.startsWith('Imported “b.gguf”. It has no chat template'));
+  expect([toast?.tone, toast?.actions]).toEqual(['warning', []]);
 });
 
 test('a cancelled import is not announced, and its transfer stops', async () => {

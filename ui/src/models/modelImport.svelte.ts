@@ -128,13 +128,15 @@ export class ModelImportStore {
   }
 
   /** Only the window that has begun an import knows the model's name, and what was lost. */
-  #finish({ name, rounded_weights: rounded }: ImportedModel): void {
+  #finish({ name, rounded_weights: rounded, has_chat_template: canChat }: ImportedModel): void {
     const { onDone, startChatting, toasts } = this.#options;
     const words = strings.models.import;
     const loss = rounded ? ` ${words.rounded(rounded.num_tensors, rounded.relative_error)}` : '';
-    toasts.show('info', words.done(this.#lastName || name) + loss, {
+    const lack = canChat ? '' : ` ${words.noTemplate}`;
+    const offer = { label: strings.models.startChatting, run: () => startChatting(name) };
+    toasts.show(canChat ? 'info' : 'warning', words.done(this.#lastName || name) + loss + lack, {
       milliseconds: OFFER_MS,
-      actions: [{ label: strings.models.startChatting, run: () => startChatting(name) }],
+      actions: canChat ? [offer] : [],
     });
     onDone();
   }

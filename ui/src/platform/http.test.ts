@@ -316,13 +316,17 @@ test('a model is sent as it is, with its name and the token', async () => {
   const platform = new HttpPlatform('key', {
     fetch: async (input, init) => {
       asked.push([String(input), init]);
-      return answer(200, '{"reply":{"type":"model_imported","model":{"name":"Über 4B","rounded_weights":null}}}\n');
+      return answer(
+        200,
+        '{"reply":{"type":"model_imported","model":{"name":"Über 4B","rounded_weights":null,"has_chat_template":true}}}\n',
+      );
     },
   });
   const file = new File(['GGUF'], 'Über 4B.gguf');
   expect(await platform.importModel(file, new AbortController().signal)).toEqual({
     name: 'Über 4B',
     rounded_weights: null,
+    has_chat_template: true,
   });
   expect(asked[0]?.[0]).toBe('/api/models/import');
   const headers = { authorization: 'Bearer key', 'x-file-name': '%C3%9Cber%204B.gguf' };

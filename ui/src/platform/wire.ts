@@ -1311,7 +1311,11 @@ name: string,
 /**
  * None: its weights are those of the file.
  */
-rounded_weights: RoundedWeights | null, };
+rounded_weights: RoundedWeights | null,
+/**
+ * Without one it continues texts, and answers no chats.
+ */
+has_chat_template: boolean, };
 
 /**
  * Weights of types that have no exact form here, so that an import rounded them.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_engine::default_memory_limit_bytes;
+use cairn_engine::{default_memory_limit_bytes, has_chat_template};
 use cairn_formats::gguf::RoundTo;
 use cairn_hub::{HubError, ImportedModel};
 use tokio_util::sync::CancellationToken;
@@ -97,7 +97,16 @@ impl App {
         match import.await {
             // Whoever cancels it knows.
             Ok(Some(Err(HubError::Cancelled))) => Ok(None),
-            Ok(Some(imported)) => Ok(Some(convert::imported_model(imported?))),
+            Ok(Some(imported)) => {
+                let imported = imported?;
+                let folder = imported.folder.clone();
+                // A template that cannot be read is reported when the model is checked.
+                let has_template = self
+                    .blocking(move || has_chat_template(&folder).unwrap_or(true))
+                    .await
+                    .unwrap_or(true);
+                Ok(Some(convert::imported_model(imported, has_template)))
+            }
             Ok(None) | Err(_) => Err(Failure::fault(message)),
         }
     }
@@ -177,7 +186,7 @@ impl App {
         if imported.rounded_weights.is_none() || source.path.is_dir() {
             return;
         }
-        let model = convert::imported_model(imported.clone()).name;
+        let model = convert::imported_name(imported);
         let (folder, file) = (imported.folder.clone(), source.path.clone());
         let measured = Measured { model, folder, file, source };
         self.spawn(measuring::measure(self.clone(), measured));

@@ -139,6 +139,8 @@ pub struct ImportedModel {
     pub name: String,
     /// None: its weights are those of the file.
     pub rounded_weights: Option<RoundedWeights>,
+    /// Without one it continues texts, and answers no chats.
+    pub has_chat_template: bool,
 }
 
 /// Weights of types that have no exact form here, so that an import rounded them.

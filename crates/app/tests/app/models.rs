@@ -318,10 +318,8 @@ async fn a_folder_is_imported_with_progress_and_other_files_are_refused() {
     let mut events = app.subscribe();
     let model = home.path().join("a-copy");
     cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
-    assert_eq!(
-        app.import_model(model).await.unwrap().map(|model| model.name).as_deref(),
-        Some("a-copy")
-    );
+    let imported = app.import_model(model.clone()).await.unwrap().unwrap();
+    assert_eq!((imported.name.as_str(), imported.has_chat_template), ("a-copy", true));
     let mut was_shown = false;
     loop {
         match next(&mut events).await {
@@ -331,6 +329,11 @@ async fn a_folder_is_imported_with_progress_and_other_files_are_refused() {
         }
     }
     assert_eq!(listed(&app).await[0].name, "a-copy");
+    let base = home.path().join("base");
+    std::fs::rename(model, &base).unwrap();
+    std::fs::write(base.join("tokenizer_config.json"), "{}").unwrap();
+    let imported = app.import_model(base).await.unwrap().unwrap();
+    assert!(!imported.has_chat_template);
     let notes = home.path().join("notes.txt");
     std::fs::write(&notes, "no model").unwrap();
     let refused = app.import_model(notes).await.unwrap_err();

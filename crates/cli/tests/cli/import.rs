@@ -63,6 +63,24 @@ async fn a_model_that_cannot_be_measured_is_imported_all_the_same() {
     assert!(output.stderr.contains(&said), "{}", output.stderr);
 }
 
+#[tokio::test]
+async fn says_that_a_model_has_no_chat_template() {
+    let program = Program::new().await;
+    let import = |name: &str, gguf: &TestGguf| {
+        let file = program.file(&format!("{name}.gguf"));
+        std::fs::write(&file, gguf.bytes()).unwrap();
+        let output = program.run(&["models", "import", &file, "--name", name]);
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        output
+            .stderr
+            .contains("has no chat template, so it can't chat: put the chat_template.jinja")
+    };
+    assert!(!import("chat", &TestGguf::tiny()));
+    let mut base = TestGguf::tiny();
+    base.remove("tokenizer.chat_template");
+    assert!(import("base", &base));
+}
+
 /// The names in the folder of imported models, in order.
 fn names_of_models(program: &Program) -> Vec<String> {
     let entries = fs::read_dir(program.home().join("models")).unwrap();

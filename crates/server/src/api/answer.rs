@@ -296,7 +296,7 @@ impl Answer {
                 let message = format!("`{}` cannot be kept to: {reason}.", self.form_param);
                 ApiError::invalid(self.form_param, message)
             }
-            error => error.into(),
+            error => ApiError::of_answer(error, &self.model),
         }
     }
 

@@ -222,6 +222,19 @@ impl ApiError {
             _ => failure.into(),
         }
     }
+
+    /// Why the model of this name gives no answer.
+    pub(super) fn of_answer(error: EngineError, model: &str) -> Self {
+        if !error.lacks_template() {
+            return error.into();
+        }
+        let message = format!(
+            "{model} has no chat template, so it can't take messages: ask /v1/completions with a text, put \
+             the chat_template.jinja of its original model into its folder and load it again, or choose \
+             another model."
+        );
+        Self::invalid("model", message)
+    }
 }
 
 impl From<Failure> for ApiError {

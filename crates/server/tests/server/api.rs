@@ -518,6 +518,34 @@ async fn a_program_names_no_model_by_its_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_without_a_template_is_named() {
+    let running = start_with(&[MODEL]).await;
+    let folder = running.home.path().join("models").join(MODEL);
+    let path = folder.join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["chat_template"] = Value::Null;
+    std::fs::write(&path, config.to_string()).unwrap();
+    let says =
+        format!("{MODEL} has no chat template, so it can't take messages: ask /v1/completions");
+    let user = json!([{ "role": "user", "content": "x" }]);
+    for (path, fields) in [
+        ("/v1/chat/completions", json!({ "messages": user })),
+        ("/v1/responses", json!({ "input": "x" })),
+        ("/v1/messages", json!({ "messages": user, "max_tokens": 1 })),
+        ("/v1/messages/count_tokens", json!({ "messages": user })),
+    ] {
+        let mut body = fields;
+        body["model"] = MODEL.into();
+        let (status, error) = refused(&running, path, &body).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(status == 400 && message.starts_with(&says), "{path}, {status}: {message}");
+    }
+    let text = json!({ "model": MODEL, "prompt": "x", "max_tokens": 1 });
+    ask(&running, "/v1/completions", &text).await;
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_said_in_plain_sentences() {
     let running = start_with(&[MODEL]).await;
     let check = async |path: &str, body: &Value, param: &str, message: &str| {

@@ -105,6 +105,8 @@ export const models: Catalogue['models'] = {
     done: (file) => `„${file}“ importiert.`,
     folderInBrowser: 'Ein Ordner kann nur in der App hinzugefügt werden. Lege stattdessen eine GGUF-Datei ab.',
     importing: 'Wird importiert',
+    noTemplate:
+      'Es hat keine Chat-Vorlage und kann deshalb nicht chatten. Lege die chat_template.jinja des Originalmodells in seinen Ordner.',
     notHere: 'Modelle können nur in der App importiert werden.',
     oneAtATime: 'Ein anderes Modell wird gerade importiert: warte oder brich diesen Import ab.',
     rounding: {

@@ -102,6 +102,8 @@ export const models = {
     done: (file: string) => `Imported “${file}”.`,
     folderInBrowser: 'A folder can be added in the app only. Drop a GGUF file instead.',
     importing: 'Importing',
+    noTemplate:
+      'It has no chat template, so it can’t chat. Put the chat_template.jinja of its original model into its folder.',
     notHere: 'Models can be imported in the app only.',
     oneAtATime: 'Another model is being imported: wait, or cancel that import.',
     rounding: {
