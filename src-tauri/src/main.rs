@@ -25,7 +25,6 @@ mod files;
 mod instance;
 mod ipc;
 mod menu;
-mod model_titles;
 mod notifications;
 mod offered;
 // No other file asks which system this is.

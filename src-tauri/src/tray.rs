@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use cairn_app::App;
 use cairn_app::wire::{Command, Download, DownloadState, EngineState, Event, Model, Reply, Status};
+use cairn_app::{App, model_title};
 use tauri::menu::{CheckMenuItem, Menu, MenuEvent, MenuItem, PredefinedMenuItem, Submenu};
 use tauri::tray::TrayIconBuilder;
 use tauri::{AppHandle, Manager, Wry};
@@ -13,7 +13,6 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use crate::ipc::Core;
-use crate::model_titles::title_among;
 use crate::{menu, system, window};
 
 /// The least time between two changes: faster ones cannot be read, and redrawing costs time.
@@ -319,11 +318,7 @@ fn download_line(downloads: &[Download], models: &[Model]) -> String {
 
 /// What a person calls a model: its alias, else its title among those here; cut to a menu's width.
 fn called(name: &str, models: &[Model]) -> String {
-    let known = models.iter().find(|model| model.name == name);
-    let name = known.and_then(|model| model.alias.clone()).unwrap_or_else(|| {
-        let others = models.iter().map(|model| model.alias.as_deref().unwrap_or(&model.name));
-        title_among(name, others)
-    });
+    let name = model_title(name, models);
     if name.chars().count() <= MAX_NAME_CHARS {
         return name;
     }

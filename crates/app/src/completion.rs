@@ -8,15 +8,17 @@
 //! App::complete(request) ─▶ Completion: the engine's events; dropping it cancels the answer
 //! ```
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use cairn_engine::{Generation, Speculation};
 use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
-    AnswerForm, CallArguments, CallSchema, FinishReason, GenerationStats, GuessCounts, MadeCall,
-    Message, OfferedTool, PromptEnd, Role, SamplingParams, SegmentEvent, TextForm, TextPlace, Turn,
-    TurnsPrompt,
+    AnswerForm, CallArguments, CallSchema, Date, FinishReason, GenerationStats, GuessCounts,
+    MadeCall, Message, OfferedTool, PromptEnd, Role, SamplingParams, SegmentEvent, TextForm,
+    TextPlace, Turn, TurnsPrompt,
 };
 pub use cairn_engine::{
     EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
@@ -27,10 +29,29 @@ use crate::app::App;
 use crate::clock::now_ms;
 use crate::crashes::record::{RunningStep, Step, StepKind};
 use crate::models::loaded::loaded_status;
-use crate::models::{list, loading};
+use crate::models::{list, loading, model_title};
 use crate::settings::commands as settings;
 use crate::settings::sampling::sampling;
-use crate::wire::Failure;
+use crate::wire::{Failure, Model};
+
+/// A model on this machine that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsableModel {
+    /// The name by which programs ask for it.
+    pub name: String,
+    /// The title in the window: its alias, or a short form of its name.
+    pub title: String,
+    /// The other name that a person has given to it.
+    pub alias: Option<String>,
+    /// When its folder was last changed, in seconds since 1970; 0 if that is not known.
+    pub changed_s: u64,
+}
+
+fn changed_s(folder: &Path) -> u64 {
+    let changed = std::fs::metadata(folder).and_then(|folder| folder.modified());
+    let since_1970 = changed.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since_1970.map_or(0, |elapsed| elapsed.as_secs())
+}
 
 /// Why a prompt cannot begin with a starting point.
 #[derive(Debug, thiserror::Error)]
@@ -191,17 +212,25 @@ impl App {
         Completion { generation: self.engine.generate(request), step }
     }
 
-    /// The names of the models on this machine that can be used.
-    pub async fn usable_models(self: &Arc<Self>) -> Vec<String> {
+    /// The models on this machine that can be used.
+    pub async fn usable_models(self: &Arc<Self>) -> Vec<UsableModel> {
         let models = list::all(self).await;
-        models.into_iter().filter(|model| model.problem.is_none()).map(|model| model.name).collect()
+        let describe = |model: &Model| UsableModel {
+            name: model.name.clone(),
+            title: model_title(&model.name, &models),
+            alias: model.alias.clone(),
+            changed_s: changed_s(Path::new(&model.path)),
+        };
+        let usable = models.iter().filter(|model| model.problem.is_none());
+        usable.map(describe).collect()
     }
 
-    /// The name of a usable model that has this name, or else this alias.
-    pub async fn usable_model(self: &Arc<Self>, wanted: &str) -> Option<String> {
-        let names = self.usable_models().await;
-        let of_alias = self.settings.model_with_alias(wanted);
-        let is_here = |name: &str| names.iter().any(|usable| usable == name);
-        [Some(wanted.to_owned()), of_alias].into_iter().flatten().find(|name| is_here(name))
+    /// The usable model that has this name, or else this alias.
+    pub async fn usable_model(self: &Arc<Self>, wanted: &str) -> Option<UsableModel> {
+        let mut models = self.usable_models().await;
+        let is_wanted = |model: &UsableModel| model.name == wanted;
+        let has_alias = |model: &UsableModel| model.alias.as_deref() == Some(wanted);
+        let index = models.iter().position(is_wanted);
+        Some(models.swap_remove(index.or_else(|| models.iter().position(has_alias))?))
     }
 }

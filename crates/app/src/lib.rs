@@ -96,7 +96,7 @@ pub use data_folder::DataFolder;
 pub use error::OpenError;
 pub use folder_lock::FolderLock;
 pub use logs::{LOG_FILTER, LogFile};
-pub use models::{CheckedFacts, ModelVerdict, run_child_if_asked};
+pub use models::{CheckedFacts, ModelVerdict, model_title, run_child_if_asked};
 pub use options::{
     AnswerDefaults, ForcedKvQuantization, ForcedSpeculation, Options, SavedContextOptions,
 };

@@ -104,6 +104,24 @@ fn lm_studios_models_are_listed_without_its_gguf_files() {
 }
 
 #[test]
+fn lists_a_given_folder_under_one_name() {
+    let home = Home::new();
+    for folder in ["elsewhere/m", "other/m"] {
+        home.model(folder);
+    }
+    let give = |folder: &str| home.folders.give(&home.path(folder));
+    let first = Some(("m".to_owned(), home.path("elsewhere/m")));
+    assert_eq!(give("elsewhere/m"), first);
+    assert_eq!(give("elsewhere/../elsewhere/m"), first, "listed already");
+    let (second, path) = give("other/m").expect("a model");
+    assert_eq!((second, path.clone()), (format!("m ({})", path.display()), home.path("other/m")));
+    assert_eq!(give("elsewhere"), None, "no model");
+    assert_eq!(home.folders.list().len(), 2);
+    home.folders.set_added(Vec::new());
+    assert_eq!(home.folders.list().len(), 2, "the settings do not name it");
+}
+
+#[test]
 fn an_added_folder_is_a_model_or_has_some_or_has_publishers() {
     let home = Home::new();
     home.model("disk/alone");

@@ -61,8 +61,8 @@ const WORDS: [&str; 10] =
     ["object", "type", "role", "status", "model", "code", "param", "name", "event", "owned_by"];
 /// The keys of numbers that are places.
 const PLACES: [&str; 3] = ["index", "output_index", "content_index"];
-/// The keys of numbers that depend on the clock, on how fast the machine is, or on what was asked
-/// before.
+/// The keys of numbers and times that depend on the clock, on how fast the machine is, or on what
+/// was asked before.
 const CHANGING: [&str; 8] = [
     "created",
     "created_at",
@@ -158,7 +158,8 @@ fn normalize(value: &mut Value, key: &str, detail: Detail) {
             *text = format!("{}{TEXT}", &text[..kept]);
         }
         Value::String(text) => {
-            let is_kept = WORDS.contains(&key) || detail == Detail::Values && key != "message";
+            let is_value = detail == Detail::Values && key != "message" && !CHANGING.contains(&key);
+            let is_kept = WORDS.contains(&key) || is_value;
             if !is_kept {
                 *text = TEXT.to_owned();
             }

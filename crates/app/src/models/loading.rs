@@ -16,12 +16,17 @@ use crate::crashes::state::set_aside;
 use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, NoticeKind};
 
 impl App {
-    /// Loads a model by its name, its alias or its path, for the person who started this process. A
+    /// Loads a model by its name, its alias or its path, for the person who started this process. The
+    /// model of a path is listed from then on, until this process ends. A
     /// page or a program can load listed models only, with
     /// [`Command::LoadModel`](crate::wire::Command::LoadModel).
     pub async fn load_model(self: &Arc<Self>, name_or_path: &str) -> Result<(), Failure> {
         let _loading = self.loading.lock().await;
         let (name, folder) = locate_as(self, name_or_path, NamedBy::NameOrPath).await?;
+        // Programs find the model by its name also after it was unloaded.
+        let (folders, given) = (self.model_folders.clone(), folder.clone());
+        let listed = self.blocking(move || folders.give(&given)).await.flatten();
+        let (name, folder) = listed.unwrap_or((name, folder));
         load_and_record(self, &name, &folder).await
     }
 }

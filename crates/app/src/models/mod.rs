@@ -11,7 +11,7 @@
 //! checking      what opening their files has shown: check opens them in a child process,
 //!               check_child is that process
 //! of_chats      which model answers a chat
-//! names         which models there are
+//! names         which models there are; titles what they are called
 //! loaded        those in memory
 //! idle          unloads what nobody has used for a while
 //! deletion      models that were deleted and can be brought back for a while
@@ -63,8 +63,10 @@ pub(crate) mod removed_revisions;
 pub(crate) mod revisions;
 mod rounding;
 pub(crate) mod running_import;
+mod titles;
 pub(crate) mod token_store;
 pub(crate) mod watching;
 
 pub use check_child::{CheckedFacts, ModelVerdict};
 pub use child_tasks::run_child_if_asked;
+pub use titles::model_title;

@@ -50,6 +50,8 @@ pub struct ModelFolders {
 struct Shared {
     /// In the order in which they were added.
     added: Mutex<Vec<PathBuf>>,
+    /// Models that the person who started this process named by their folders.
+    given: Mutex<Vec<PathBuf>>,
     /// The shared cache that a person has chosen besides.
     chosen_cache: Mutex<Option<PathBuf>>,
     /// What the small files of each model have shown, so that they are parsed once.
@@ -108,6 +110,23 @@ impl ModelFolders {
     /// is not there now, such as a disk that is away, is looked for at each list.
     pub fn set_added(&self, folders: Vec<PathBuf>) {
         *locked(&self.shared.added) = folders;
+    }
+
+    /// Lists the model in this folder too, for as long as this process runs, unless it is listed
+    /// already. Returns its name and folder in the list; `None` if there is no model in the folder.
+    pub fn give(&self, folder: &Path) -> Option<(String, PathBuf)> {
+        let folder = match std::path::absolute(folder) {
+            Ok(folder) if folder.file_name().is_some() => folder,
+            _ => folder.canonicalize().ok()?,
+        };
+        self.listed(&folder).or_else(|| {
+            locked(&self.shared.given).push(folder.clone());
+            self.listed(&folder)
+        })
+    }
+
+    pub(crate) fn given(&self) -> Vec<PathBuf> {
+        locked(&self.shared.given).clone()
     }
 
     /// Every model, sorted by name, with those that cannot be loaded. A folder that cannot be read

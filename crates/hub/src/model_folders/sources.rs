@@ -66,7 +66,20 @@ impl ModelFolders {
         for model in self.added().iter().flat_map(|added| models_in(added)) {
             found.add(whole(model, ModelSource::Added));
         }
+        for folder in self.given().into_iter().filter(|folder| has_model_files(folder)) {
+            let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
+            found.add(whole((name.unwrap_or_default(), folder), ModelSource::Added));
+        }
         found.models
+    }
+
+    /// The name and folder of the listed model whose files are in this folder, by whatever path.
+    pub(super) fn listed(&self, folder: &Path) -> Option<(String, PathBuf)> {
+        let place =
+            |folder: &Path| fs::metadata(folder).map(|found| (found.dev(), found.ino())).ok();
+        let wanted = place(folder)?;
+        let is_it = |found: &Found| found.files.as_deref().and_then(place) == Some(wanted);
+        self.found().into_values().find(is_it).and_then(|found| Some((found.name, found.files?)))
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use async_openai::types::models::{ListModelResponse, Model};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
+use cairn_app::completion::{Date, UsableModel};
 use serde_json::{Value, json};
 
 use super::admission::client;
@@ -19,13 +19,13 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, request: Request) ->
     if let Err(error) = client(&shared, request.headers(), request.extensions()).await {
         return error.response(vendor);
     }
-    let names = shared.app.usable_models().await;
+    let models = shared.app.usable_models().await;
     match vendor {
         Vendor::OpenAi => {
-            let data = names.into_iter().map(openai_model).collect();
-            Json(ListModelResponse { object: "list".to_owned(), data }).into_response()
+            let data: Vec<Value> = models.iter().map(openai_model).collect();
+            Json(json!({ "object": "list", "data": data })).into_response()
         }
-        Vendor::Anthropic => Json(anthropic_list(&names)).into_response(),
+        Vendor::Anthropic => Json(anthropic_list(&models)).into_response(),
     }
 }
 
@@ -42,31 +42,59 @@ pub(super) async fn show(
     let Ok(Path(wanted)) = name else {
         return ApiError::no_model("of this name").response(vendor);
     };
-    let Some(name) = shared.app.usable_model(&wanted).await else {
+    let Some(model) = shared.app.usable_model(&wanted).await else {
         return ApiError::no_model(&wanted).response(vendor);
     };
     match vendor {
-        Vendor::OpenAi => Json(openai_model(name)).into_response(),
-        Vendor::Anthropic => Json(anthropic_model(&name)).into_response(),
+        Vendor::OpenAi => Json(openai_model(&model)).into_response(),
+        Vendor::Anthropic => Json(anthropic_model(&model)).into_response(),
     }
 }
 
-/// When a model was made is not known, and whose it is stands in its name.
-fn openai_model(id: String) -> Model {
-    let owned_by = id.split_once('/').map_or("cairn", |(owner, _)| owner).to_owned();
-    Model { id, object: "model".to_owned(), created: 0, owned_by, shutdown_date: None }
+/// OpenAI's form, with the title that the window shows (`name`) and the alias, which may be asked for
+/// as well. The name begins with the owner.
+fn openai_model(model: &UsableModel) -> Value {
+    let UsableModel { name, title, alias, changed_s } = model;
+    let owned_by = name.split_once('/').map_or("cairn", |(owner, _)| owner);
+    let mut shown = json!({
+        "id": name, "object": "model", "created": changed_s, "owned_by": owned_by, "name": title,
+    });
+    if let Some(alias) = alias {
+        shown["aliases"] = json!([alias]);
+    }
+    shown
 }
 
-/// When a model was made is not known: Anthropic's clients are told the Unix epoch then.
-fn anthropic_model(id: &str) -> Value {
-    let created_at = "1970-01-01T00:00:00Z";
-    json!({ "type": "model", "id": id, "display_name": id, "created_at": created_at })
+fn anthropic_model(model: &UsableModel) -> Value {
+    let created_at = utc(model.changed_s);
+    json!({
+        "type": "model", "id": model.name, "display_name": model.title, "created_at": created_at,
+    })
 }
 
 /// All models on one page.
-fn anthropic_list(names: &[String]) -> Value {
-    let data: Vec<Value> = names.iter().map(|name| anthropic_model(name)).collect();
+fn anthropic_list(models: &[UsableModel]) -> Value {
+    let data: Vec<Value> = models.iter().map(anthropic_model).collect();
+    let id = |model: Option<&UsableModel>| model.map(|model| model.name.clone());
     json!({
-        "data": data, "has_more": false, "first_id": names.first(), "last_id": names.last(),
+        "data": data, "has_more": false, "first_id": id(models.first()), "last_id": id(models.last()),
     })
+}
+
+/// A number of seconds since 1970 as a time in UTC, as RFC 3339 writes it.
+fn utc(seconds: u64) -> String {
+    let Date { year, month, day } = Date::from_unix_seconds(seconds as i64);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(1_790_000_000), "2026-09-21T14:13:20Z");
+    }
 }

@@ -509,12 +509,27 @@ async fn a_program_names_no_model_by_its_path() {
             assert_eq!(error["message"], message);
         }
     }
-    // The person who starts the server may load it, and then it has a name.
+    // The person who starts the server may load it, and then it has a name, also after it was unloaded.
     running.app.load_model(folder).await.unwrap();
-    let answer =
-        ask(&running, "/v1/chat/completions", &chat(json!({ "model": "elsewhere" }))).await;
-    assert_eq!(answer["model"], "elsewhere");
+    for _ in 0..2 {
+        let answer =
+            ask(&running, "/v1/chat/completions", &chat(json!({ "model": "elsewhere" }))).await;
+        assert_eq!(answer["model"], "elsewhere");
+        running.ask(Command::UnloadModel).await;
+    }
+    let shown = get(&running, "/v1/models").await;
+    let ids: Vec<&Value> =
+        shown["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
+    assert_eq!(ids, ["elsewhere", MODEL]);
     running.end().await;
+}
+
+/// The body of an answer with the status 200.
+async fn get(running: &Running, path: &str) -> Value {
+    let head = format!("GET {path} HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN");
+    let (status, _, answer) = running.send(&head, b"").await;
+    assert_eq!(status, 200, "{path}: {answer}");
+    serde_json::from_str(&answer).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -645,12 +660,29 @@ async fn a_model_is_shown_by_its_name_and_its_alias() {
     let (key, value) = ("alias".to_owned(), json!("stone"));
     running.ask(Command::SetSetting { scope, key, value }).await;
     for name in [MODEL, "stone"] {
-        let head = format!("GET /v1/models/{name} HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN");
-        let (status, _, answer) = running.send(&head, b"").await;
-        assert_eq!(status, 200, "{name}: {answer}");
-        let shown: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!(shown["id"], MODEL);
+        let shown = get(&running, &format!("/v1/models/{name}")).await;
+        let names = [&shown["id"], &shown["name"], &shown["aliases"]];
+        assert_eq!(names, [&json!(MODEL), &json!("stone"), &json!(["stone"])]);
     }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_have_the_windows_titles_and_times() {
+    let name = "Qwen3-4B-Instruct-4bit";
+    let running = start_with(&[name]).await;
+    let folder = std::fs::File::open(running.home.path().join("models").join(name)).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_790_000_000);
+    folder.set_modified(time).unwrap();
+    let shown = get(&running, "/v1/models").await["data"][0].clone();
+    assert_eq!(shown["name"], "Qwen3 4B");
+    assert_eq!((&shown["id"], &shown["created"]), (&json!(name), &json!(1_790_000_000)));
+    assert_eq!((&shown["owned_by"], &shown["aliases"]), (&json!("cairn"), &Value::Null));
+    let head = "GET /v1/models HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN\r\nanthropic-version: 1";
+    let theirs: Value = serde_json::from_str(&running.send(head, b"").await.2).unwrap();
+    let theirs = &theirs["data"][0];
+    assert_eq!(theirs["display_name"], "Qwen3 4B");
+    assert_eq!(theirs["created_at"], "2026-09-21T14:13:20Z");
     running.end().await;
 }
 

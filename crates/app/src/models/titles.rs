@@ -1,5 +1,7 @@
-//! What a model is called in the menu: “Qwen3 4B” for `mlx-community/Qwen3-4B-4bit`. The window has the
-//! same rule (`ui/src/models/titles.ts`); both are held to the same table.
+//! Titles of models, for the menu bar and the API: “Qwen3 4B” for `mlx-community/Qwen3-4B-4bit`. The
+//! window has the same rule (`ui/src/models/titles.ts`); both are held to the same table.
+
+use crate::wire::Model;
 
 /// What a word of a model's name says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,8 +20,17 @@ enum Word {
     Tuning,
 }
 
+/// The title of the model with this name among those on this machine: its alias, or the shortest title
+/// that no other has.
+pub fn model_title(name: &str, models: &[Model]) -> String {
+    let alias =
+        models.iter().find(|model| model.name == name).and_then(|model| model.alias.clone());
+    let others = models.iter().map(|model| model.alias.as_deref().unwrap_or(&model.name));
+    alias.unwrap_or_else(|| title_among(name, others))
+}
+
 /// The shortest title of a model that is none of the others'.
-pub(crate) fn title_among<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
+fn title_among<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
     let taken: Vec<Vec<String>> = others.filter(|other| *other != name).map(titles_of).collect();
     let is_free = |level: usize, title: &String| {
         !taken.iter().any(|other| other.get(level).or(other.last()) == Some(title))
@@ -137,13 +148,14 @@ fn capitalized(text: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
 
     #[test]
     fn models_are_called_as_in_the_window() {
         let table: serde_json::Value =
-            serde_json::from_str(include_str!("../../ui/src/models/titles.json")).unwrap();
+            serde_json::from_str(include_str!("../../../../ui/src/models/titles.json")).unwrap();
         let cases: Vec<(Vec<String>, Vec<String>)> =
             serde_json::from_value(table["cases"].clone()).unwrap();
         assert!(cases.len() > 10);
