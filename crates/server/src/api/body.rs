@@ -20,6 +20,8 @@ use crate::shared::Shared;
 
 /// Room for the longest context that a model has, and for what is around it.
 const MAX_BODY_BYTES: usize = 32 << 20;
+/// The most messages of a chat. Templates are stopped long before they have written more.
+const MAX_MESSAGES: usize = 100_000;
 /// How long a body may take to arrive.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(60);
 
@@ -111,6 +113,7 @@ fn parse_fields(
     let Value::Object(mut fields) = body else {
         return Err(ApiError::invalid("", "The body is not a JSON object."));
     };
+    check_num_messages(&fields)?;
     // Null says as little as a field that is not there.
     fields.retain(|_, value| !value.is_null());
     for (name, value) in &mut fields {
@@ -135,6 +138,18 @@ fn parse_fields(
         record.set_model(model);
     }
     Ok(Body { model, own, admitted, fields })
+}
+
+/// Refuses a chat by the number of its messages, before they are looked at.
+fn check_num_messages(fields: &Map<String, Value>) -> Result<(), ApiError> {
+    for (name, what) in [("messages", "messages"), ("input", "items")] {
+        let count = fields.get(name).and_then(Value::as_array).map_or(0, Vec::len);
+        if count > MAX_MESSAGES {
+            let message = format!("`{name}` has {count} {what}, and may have {MAX_MESSAGES}.");
+            return Err(ApiError::invalid(name, message));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a number as the vendors do: a whole one without a fraction, and as the limit of an answer,

@@ -426,6 +426,26 @@ async fn several_prompts_are_continued_as_each_alone() {
     running.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn rejects_more_messages_than_the_limit() {
+    // Refused before a model is looked for: there is none.
+    let running = start(false).await;
+    let question = json!({ "role": "user", "content": "x" });
+    let many = vec![question; 100_001];
+    for (path, name, what) in [
+        ("/v1/chat/completions", "messages", "messages"),
+        ("/v1/messages", "messages", "messages"),
+        ("/v1/messages/count_tokens", "messages", "messages"),
+        ("/v1/responses", "input", "items"),
+    ] {
+        let (status, error) =
+            refused(&running, path, &json!({ name: many, "max_tokens": 1 })).await;
+        let expected = format!("`{name}` has 100001 {what}, and may have 100000.");
+        assert_eq!((status, &error["message"]), (400, &json!(expected)), "{path}");
+    }
+    running.end().await;
+}
+
 /// The model's chat template takes no tools.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_model_is_told_of_tools() {
