@@ -11,17 +11,22 @@
 //! Anyone on this machine can open a connection, so a connection without an answer takes no file
 //! handle for long. A connection that answers is never closed, so a request counts as answered only
 //! if its route asks for a key ([`needs_key`]) and the request was not refused.
+//!
+//! A client may close its side after the request and still wait for the answer. A client that has
+//! gone looks the same until it is sent something: so it is sent interim responses, which its system
+//! then rejects ([`Connection::check_client`]).
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use bytes::Bytes;
@@ -33,7 +38,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -41,6 +46,13 @@ use crate::paths;
 
 /// The reply to a connection that finds no place.
 const NO_PLACE: &str = "Every connection that Cairn may have is being answered: try again later.\n";
+
+/// Says nothing to a client that waits; the system of a client that has gone rejects it.
+const INTERIM_RESPONSE: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+/// When a client that has closed its side is asked again for the first time. Each interval is twice
+/// as long as the one before, up to `MAX_ASK_INTERVAL`.
+const MIN_ASK_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_ASK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How many connections may be open, and for how long without an answer.
 #[derive(Debug, Clone, Copy)]
@@ -89,8 +101,9 @@ pub(crate) async fn serve(
                     continue;
                 };
                 let (connections, freed) = (connections.clone(), freed.clone());
-                let place = Arc::new(Place { id, connections, freed });
-                let connection = Connection { stream, place };
+                let exchange = Mutex::new(Exchange::Arrives);
+                let place = Arc::new(Place { id, connections, freed, exchange });
+                let connection = Connection { stream, place, asking: None };
                 tasks.spawn(answer(connection, router.clone(), closed, closing.clone()));
             }
         }
@@ -127,7 +140,18 @@ async fn answer(
         if let Some(plain) = paths::plain(request.uri()) {
             *request.uri_mut() = plain;
         }
-        let mut answering = place.begin(needs_key(request.uri().path()));
+        let path = request.uri().path();
+        let on_close = if !needs_key(path) {
+            OnClose::Continue
+        } else if path.starts_with("/v1/") && request.version() > Version::HTTP_10 {
+            OnClose::Ask
+        } else {
+            // Events for the interface may fail to come for hours, and no client of HTTP/1.0 knows
+            // interim responses.
+            OnClose::End
+        };
+        let mut answering = place.begin(needs_key(path));
+        let request = request.map(|body| RequestBody::new(body, place.clone(), on_close));
         let response = answering.is_some().then(|| routes.call(request));
         async move {
             let Some(response) = response else {
@@ -144,7 +168,9 @@ async fn answer(
             Ok::<_, Infallible>(response.map(body))
         }
     });
-    let http = http1::Builder::new().serve_connection(TokioIo::new(connection), service);
+    // Otherwise hyper would end the connection, and with it the answer, when the client closes its side.
+    let http =
+        http1::Builder::new().half_close(true).serve_connection(TokioIo::new(connection), service);
     let mut http = pin!(http);
     let mut is_closing = false;
     loop {
@@ -262,16 +288,44 @@ struct Place {
     id: u64,
     connections: Arc<Mutex<Connections>>,
     freed: Arc<Notify>,
+    exchange: Mutex<Exchange>,
+}
+
+/// How far the exchange of a request and its answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exchange {
+    /// The whole request has not arrived.
+    Arrives,
+    /// The client waits for its answer.
+    Waits { on_close: OnClose },
+    /// The answer is complete, but not all of it has been sent.
+    Ends,
+}
+
+/// The action if a client closes its side while it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnClose {
+    /// It counts as gone.
+    End,
+    /// It is answered: the answer comes at once, or what is sent of it finds out if it has gone.
+    Continue,
+    /// It is sent interim responses, which can only come before the answer.
+    Ask,
 }
 
 impl Place {
     /// Begins a request. `None` if the connection has been closed meanwhile: a command that ran now
     /// would have no answer.
     fn begin(self: &Arc<Self>, needs_key: bool) -> Option<Answering> {
+        *self.exchange() = Exchange::Arrives;
         let mut connections = lock(&self.connections);
         *connections.state(self.id)? =
             if needs_key { State::Answers } else { State::Waits { since: Instant::now() } };
         Some(Answering(self.clone()))
+    }
+
+    fn exchange(&self) -> MutexGuard<'_, Exchange> {
+        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, from: State, to: State) {
@@ -303,7 +357,61 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
+        let mut exchange = self.0.exchange();
+        if matches!(*exchange, Exchange::Waits { .. }) {
+            *exchange = Exchange::Ends;
+        }
+        drop(exchange);
         self.0.change(State::Answers, State::Sends);
+    }
+}
+
+/// A request's body, which notes when all of it has arrived.
+#[derive(Debug)]
+struct RequestBody {
+    body: Incoming,
+    /// `None` once the body has arrived.
+    place: Option<Arc<Place>>,
+    on_close: OnClose,
+}
+
+impl RequestBody {
+    fn new(body: Incoming, place: Arc<Place>, on_close: OnClose) -> RequestBody {
+        let mut body = RequestBody { body, place: Some(place), on_close };
+        if hyper::body::Body::is_end_stream(&body) {
+            body.arrived();
+        }
+        body
+    }
+
+    fn arrived(&mut self) {
+        if let Some(place) = self.place.take() {
+            *place.exchange() = Exchange::Waits { on_close: self.on_close };
+        }
+    }
+}
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.arrived();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -339,6 +447,65 @@ impl hyper::body::Body for AnswerBody {
 struct Connection {
     stream: TcpStream,
     place: Arc<Place>,
+    /// When the client that has closed its side is asked next, and the interval before that.
+    asking: Option<(Pin<Box<Sleep>>, Duration)>,
+}
+
+impl Connection {
+    /// Fails if the client has gone while it waited for its answer.
+    fn check_client(&mut self, context: &mut Context<'_>) -> std::io::Result<()> {
+        let Exchange::Waits { on_close } = *self.place.exchange() else { return Ok(()) };
+        let mut byte = [0];
+        let peeked = self.stream.poll_peek(context, &mut ReadBuf::new(&mut byte));
+        match (peeked, on_close) {
+            // It may have sent its next request.
+            (Poll::Pending | Poll::Ready(Ok(1..)), _) => Ok(()),
+            (Poll::Ready(Err(error)), _) => Err(error),
+            (Poll::Ready(Ok(0)), OnClose::End) => Err(ErrorKind::ConnectionReset.into()),
+            (Poll::Ready(Ok(0)), OnClose::Continue | OnClose::Ask) => match self.ask(context) {
+                Poll::Ready(asked) => asked,
+                Poll::Pending => Ok(()),
+            },
+        }
+    }
+
+    /// Asks a client that has closed its side whether it waits for its answer, again and again. Fails
+    /// once the client has gone.
+    fn ask(&mut self, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        loop {
+            let interval = match &mut self.asking {
+                None => MIN_ASK_INTERVAL,
+                Some((next, interval)) => {
+                    ready!(next.as_mut().poll(context));
+                    (*interval * 2).min(MAX_ASK_INTERVAL)
+                }
+            };
+            if let Some(error) = self.stream.take_error()? {
+                return Poll::Ready(Err(error));
+            }
+            // Bytes of an answer ask as well, so nothing is lost if the system takes no more.
+            if *self.place.exchange() == (Exchange::Waits { on_close: OnClose::Ask }) {
+                match self.stream.try_write(INTERIM_RESPONSE) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Ok(num_bytes) if num_bytes == INTERIM_RESPONSE.len() => {}
+                    // A part of it would be the beginning of the answer.
+                    Ok(_) => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            self.asking = Some((Box::pin(sleep(interval)), interval));
+        }
+    }
+
+    /// Notes that bytes of an answer were sent.
+    fn note_sent(&self, sent: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+        let mut exchange = self.place.exchange();
+        if sent.is_ready() && *exchange == (Exchange::Waits { on_close: OnClose::Ask }) {
+            *exchange = Exchange::Waits { on_close: OnClose::Continue };
+        }
+        drop(exchange);
+        sent
+    }
 }
 
 impl AsyncRead for Connection {
@@ -357,7 +524,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let sent = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note_sent(sent)
     }
 
     fn poll_write_vectored(
@@ -365,19 +533,26 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+        let sent = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.note_sent(sent)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }
 
-    /// Called when hyper has nothing left to write.
+    /// Called whenever hyper has nothing left to write, also while it waits for more of an answer.
     fn poll_flush(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
-        let flushed = std::task::ready!(Pin::new(&mut self.stream).poll_flush(context));
+        self.check_client(context)?;
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
+        let mut exchange = self.place.exchange();
+        if *exchange == Exchange::Ends {
+            *exchange = Exchange::Arrives;
+        }
+        drop(exchange);
         self.place.change(State::Sends, State::Waits { since: Instant::now() });
         Poll::Ready(flushed)
     }

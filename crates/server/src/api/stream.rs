@@ -29,9 +29,10 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 pub(super) trait StreamFormat: Send + 'static {
     /// What comes before the answer.
     fn begin(&mut self) -> Vec<Event>;
-    /// What is sent while the prompt is read.
+    /// What is sent after each part of the prompt that was read: only so is it noticed that the client
+    /// has gone.
     fn prefill(&mut self) -> Vec<Event> {
-        Vec::new()
+        vec![Event::default().comment("reading")]
     }
     /// What a token has completed.
     fn token(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenText>) -> Vec<Event>;

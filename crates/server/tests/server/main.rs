@@ -7,6 +7,7 @@ mod decisions;
 mod document;
 mod embeddings;
 mod faults;
+mod half_close;
 mod http;
 mod keys;
 mod replay;
