@@ -21,8 +21,8 @@ pub use cairn_chat::{
     TextPlace, Turn, TurnsPrompt,
 };
 pub use cairn_engine::{
-    EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
-    SegmentOptions, TokenLogprob,
+    EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptFacts,
+    PromptInput, PromptKeys, SegmentOptions, TokenLogprob,
 };
 
 use crate::app::App;
@@ -107,6 +107,11 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// The facts of its prompt, which are known once the first event was received.
+    pub fn prompt(&self) -> Option<&PromptFacts> {
+        self.generation.prompt()
+    }
+
     /// The next event of the engine; none after the last.
     pub async fn recv(&mut self) -> Option<GenerateEvent> {
         let event = self.generation.recv().await;

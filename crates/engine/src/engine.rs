@@ -264,8 +264,9 @@ impl Engine {
         let permit = cache.map(|cache| cache.permit_for(request.owner.as_ref()));
         let (job, (events, stop)) =
             GenerateJob::new(request, permit, self.shared.closing.subscribe());
+        let prompt = job.facts.clone();
         let ended = self.send(Job::Generate(Box::new(job)));
-        Generation { events, stop, ended, has_ended: false }
+        Generation { events, stop, prompt, ended, has_ended: false }
     }
 
     /// The contents of a prompt-cache file, after checking by its header that the loaded model can

@@ -1,6 +1,6 @@
 //! A request that waits to be answered, with what is found out of it meanwhile.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use cairn_chat::{Cancel, Prompt};
@@ -11,6 +11,7 @@ use crate::EngineError;
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::SavePermit;
+use crate::prompt_facts::PromptFacts;
 use crate::request::{GenerateEvent, GenerateRequest};
 use crate::segments::{AnswerGrammar, lark};
 
@@ -29,6 +30,8 @@ pub(crate) struct GenerateJob {
     pub(crate) needs: Option<SequenceNeeds>,
     /// Whether what it computes may be saved.
     pub(crate) permit: Option<Arc<SavePermit>>,
+    /// Facts about the prompt for the caller, set when the answer begins.
+    pub(crate) facts: Arc<OnceLock<PromptFacts>>,
     /// Ends the building of its prompt when it is stopped, or the engine closes.
     cancel: Cancel,
 }
@@ -65,6 +68,7 @@ impl GenerateJob {
             grammar: None,
             needs: None,
             permit,
+            facts: Arc::default(),
             cancel,
         };
         (job, (receiver, stop))

@@ -58,6 +58,7 @@ mod prefix_pool;
 mod probabilities;
 mod prompt;
 mod prompt_cache;
+mod prompt_facts;
 mod prompt_file;
 mod request;
 mod restoring;
@@ -109,6 +110,7 @@ pub use perplexity::{PERPLEXITY_TEXT, Perplexity, PerplexityError};
 pub use prompt_cache::{
     CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, FileCoding, Repaired,
 };
+pub use prompt_facts::{PromptFacts, PromptKeys};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
     AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, LikelyToken,

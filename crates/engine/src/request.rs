@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
 use crate::kv_format::KvCacheOptions;
+use crate::prompt_facts::PromptFacts;
 use crate::work::WorkFor;
 
 /// The prompt of a request.
@@ -470,6 +471,7 @@ pub struct FinishedGeneration {
 pub struct Generation {
     pub(crate) events: mpsc::UnboundedReceiver<GenerateEvent>,
     pub(crate) stop: watch::Sender<bool>,
+    pub(crate) prompt: Arc<OnceLock<PromptFacts>>,
     /// The message of the bug that has ended the engine's thread.
     pub(crate) ended: Arc<OnceLock<String>>,
     /// Whether `Finished` or `Failed` has been received.
@@ -498,6 +500,11 @@ impl Generation {
         self.has_ended |=
             matches!(event, Some(GenerateEvent::Finished(_) | GenerateEvent::Failed(_)));
         event
+    }
+
+    /// Facts about its prompt, which are there once the first `Prefill` was received.
+    pub fn prompt(&self) -> Option<&PromptFacts> {
+        self.prompt.get()
     }
 
     /// Asks the engine to stop the answer; `Finished` follows.

@@ -22,6 +22,8 @@ use crate::guard::caught;
 use crate::lookup::{draft_query, query};
 use crate::model_pool::Loaded;
 use crate::prompt_cache::{Computed, PendingRestore, Reuse};
+use crate::prompt_facts;
+use crate::prompt_facts::PromptFacts;
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
@@ -159,6 +161,15 @@ impl Sequence {
         let context_left = context_length.saturating_sub(num_in_file + prompt.tokens.len());
         if !request.answer_so_far.is_empty() {
             let _ = job.events.send(GenerateEvent::SoFar(Box::new(so_far)));
+        }
+        if !is_stopped {
+            // A retried sequence has told its facts before.
+            let _ = job.facts.set(PromptFacts {
+                num_tokens: num_in_file + prompt.tokens.len(),
+                num_cached: reuse.num_tokens,
+                token_ids: prompt.tokens.clone(),
+                loss: reuse.miss.as_ref().and_then(|miss| prompt_facts::loss(&miss.reason)),
+            });
         }
         let mut work = worker.work.open(request.work_for.clone(), &loaded.name);
         work.cached(reuse.from);

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::AnsweredPrompts;
 use crate::connections::{self, ConnectionLimits};
 use crate::parsing::Parser;
 use crate::request_guard::{RequestGuard, is_of_api};
@@ -215,6 +216,7 @@ impl Server {
             closing: CancellationToken::new(),
             answers: Arc::new(Semaphore::new(api::MAX_ANSWERS)),
             parser: Parser::new(),
+            answered: AnsweredPrompts::default(),
         });
         Ok(Server { listener, address, shared, serves })
     }

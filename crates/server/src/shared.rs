@@ -6,6 +6,7 @@ use cairn_app::App;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::AnsweredPrompts;
 use crate::parsing::Parser;
 use crate::request_guard::RequestGuard;
 
@@ -20,4 +21,5 @@ pub(crate) struct Shared {
     /// A permit for each answer that may run for a program.
     pub(crate) answers: Arc<Semaphore>,
     pub(crate) parser: Parser,
+    pub(crate) answered: AnsweredPrompts,
 }

@@ -49,6 +49,11 @@ impl ApiClient {
         self.name.as_deref()
     }
 
+    /// Identifies it among all clients.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Resolves when the key is revoked.
     pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
         self.revoked.cancelled()

@@ -9,6 +9,7 @@ use cairn_app::completion::{
 use serde_json::Value;
 
 use super::admission::AdmittedRequest;
+use super::diagnosis::{Diagnosis, NewAnswer, PromptShape};
 use super::error::ApiError;
 use super::own_fields::OwnFields;
 use super::sampling::{self, VendorSampling};
@@ -18,6 +19,11 @@ use crate::shared::Shared;
 
 /// What a route asks for.
 pub(super) struct AnswerRequest {
+    pub(super) id: String,
+    /// Parts by which the prompt is compared; none for text that is continued.
+    pub(super) shape: Option<PromptShape>,
+    /// The id of an earlier answer whose prompt it is compared with.
+    pub(super) earlier: Option<String>,
     pub(super) model: Option<String>,
     /// Who asks. Counts it among the answers that run.
     pub(super) admitted: Arc<AdmittedRequest>,
@@ -38,7 +44,12 @@ pub(super) struct AnswerRequest {
 /// A running answer. Dropping it cancels the work.
 pub(super) struct Answer {
     shared: Arc<Shared>,
+    pub(super) id: String,
     pub(super) model: String,
+    shape: Option<PromptShape>,
+    earlier: Option<String>,
+    /// Facts of the prompt; none before the first event was received.
+    prompt: Option<BegunPrompt>,
     generation: Completion,
     /// Whether it comes in segments.
     has_segments: bool,
@@ -50,6 +61,15 @@ pub(super) struct Answer {
     /// An event that was received before it was asked for.
     first: Option<GenerateEvent>,
     admitted: Arc<AdmittedRequest>,
+}
+
+/// A prompt whose answer has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BegunPrompt {
+    pub(super) num_tokens: u32,
+    pub(super) num_cached: u32,
+    /// Why it was read again; none if it was not compared.
+    pub(super) diagnosis: Option<Diagnosis>,
 }
 
 /// A part of an answer while it is written.
@@ -136,6 +156,7 @@ pub(super) struct Ending {
     /// proposed.
     pub(super) num_accepted_tokens: u32,
     pub(super) num_rejected_tokens: u32,
+    pub(super) diagnosis: Option<Diagnosis>,
 }
 
 impl Ending {
@@ -224,6 +245,10 @@ impl Answer {
         Ok(Answer {
             shared: shared.clone(),
             model,
+            id: request.id,
+            shape: request.shape,
+            earlier: request.earlier,
+            prompt: None,
             generation,
             has_segments,
             form_param: form_param.unwrap_or_default(),
@@ -241,6 +266,7 @@ impl Answer {
             error = ended_early(&self.shared, &self.admitted) => return Err(error),
             event = self.generation.recv() => event,
         };
+        self.note_prompt();
         match event {
             Some(GenerateEvent::Failed(error)) => Err(self.failure(error)),
             first => {
@@ -268,6 +294,7 @@ impl Answer {
                 event = self.generation.recv() => event?,
             },
         };
+        self.note_prompt();
         Some(match event {
             GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => Ok(AnswerEvent::Prefill),
             GenerateEvent::Delta { text, logprob, segments, .. } => {
@@ -287,6 +314,22 @@ impl Answer {
             }
             GenerateEvent::Failed(error) => Err(self.failure(error)),
         })
+    }
+
+    /// Returns facts of the prompt; `None` before the first event was received.
+    pub(super) fn prompt(&self) -> Option<&BegunPrompt> {
+        self.prompt.as_ref()
+    }
+
+    /// Keeps the prompt for later answers that are compared with this one, and compares it itself.
+    fn note_prompt(&mut self) {
+        let (None, Some(facts)) = (&self.prompt, self.generation.prompt()) else { return };
+        let diagnosis = self.shape.as_ref().and_then(|shape| {
+            let answer = NewAnswer { id: &self.id, model: &self.model, shape, facts };
+            self.shared.answered.add(&self.admitted.client, answer, self.earlier.as_deref())
+        });
+        let (num_tokens, num_cached) = (count(facts.num_tokens), count(facts.num_cached));
+        self.prompt = Some(BegunPrompt { num_tokens, num_cached, diagnosis });
     }
 
     /// The failure of an answer, which names the field that asks for what cannot be done.
@@ -321,7 +364,6 @@ impl Answer {
         };
         let pieces = self.pieces(text, segments);
         let GuessCounts { num_proposed, num_accepted, .. } = stats.guesses.unwrap_or_default();
-        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
         let end = Ending {
             reason: stats.finish_reason,
             calls_tools: num_calls > 0
@@ -334,6 +376,7 @@ impl Answer {
             num_reasoning_tokens: self.num_reasoning_tokens,
             num_accepted_tokens: count(num_accepted),
             num_rejected_tokens: count(num_proposed.saturating_sub(num_accepted)),
+            diagnosis: self.prompt.as_ref().and_then(|prompt| prompt.diagnosis.clone()),
         };
         AnswerEvent::End { pieces, end }
     }
@@ -350,7 +393,8 @@ impl Answer {
                 }
                 AnswerEvent::End { pieces, end } => {
                     pieces.into_iter().for_each(|piece| Part::join(&mut parts, piece));
-                    return Ok(FinishedAnswer { model: self.model, parts, tokens, end });
+                    let Answer { id, model, .. } = self;
+                    return Ok(FinishedAnswer { id, model, parts, tokens, end });
                 }
             }
         }
@@ -371,6 +415,10 @@ fn piece(event: SegmentEvent) -> Option<Piece> {
     }
 }
 
+fn count(tokens: usize) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
+}
+
 /// Waits until the server stops, or the key of a request is revoked.
 pub(super) async fn ended_early(shared: &Shared, admitted: &AdmittedRequest) -> ApiError {
     tokio::select! {
@@ -381,6 +429,7 @@ pub(super) async fn ended_early(shared: &Shared, admitted: &AdmittedRequest) -> 
 
 /// A whole answer.
 pub(super) struct FinishedAnswer {
+    pub(super) id: String,
     pub(super) model: String,
     pub(super) parts: Vec<Part>,
     pub(super) tokens: Vec<TokenText>,

@@ -19,10 +19,12 @@ use cairn_app::completion::{self, PromptEnd};
 use serde_json::{Map, Value};
 
 use super::answer::{
-    Answer, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id, now_s,
+    Answer, AnswerRequest, BegunPrompt, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
+    now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat_messages::{conversation, schema, take_reasoning, tools};
+use super::diagnosis::compared_answer;
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -30,6 +32,9 @@ use crate::shared::Shared;
 
 /// The most alternatives to a token that OpenAI's API reports.
 const MAX_TOP_LOGPROBS: u8 = 20;
+
+/// OpenAI's types lack this field, with which responses say why a prompt was read again.
+const DIAGNOSTICS: &str = "prompt_cache_diagnostics";
 
 pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     match answer(&shared, request).await {
@@ -41,16 +46,18 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
     let read = body::read_fields(shared, request, &FIELDS, |mut body| {
         let reasoning = take_reasoning(&mut body.fields);
+        let earlier = compared_answer(body.fields.get("prompt_cache_options"))?;
         let body: Body<CreateChatCompletionRequest> = body.typed(&FIELDS)?;
         let streams = body.fields.stream.unwrap_or(false);
         let options = body.fields.stream_options.as_ref();
         let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        Ok((question(body, reasoning)?, streams, includes_usage))
+        let question = AnswerRequest { earlier, ..question(body, reasoning)? };
+        Ok((question, streams, includes_usage))
     });
     let (question, streams, includes_usage) = read.await?;
     let answer = Answer::begin(shared, question).await?;
     if streams {
-        let chunks = Chunks::new(answer.model.clone(), includes_usage);
+        let chunks = Chunks::new(answer.id.clone(), answer.model.clone(), includes_usage);
         return stream::response(answer, chunks).await;
     }
     let whole = whole(answer.whole().await?);
@@ -79,6 +86,7 @@ pub(super) const FIELDS: Fields = Fields {
         "frequency_penalty",
         "seed",
         "prediction",
+        "prompt_cache_options",
     ],
     refused,
 };
@@ -106,7 +114,6 @@ fn question(
     }
     let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
     let conversation = conversation(fields.messages, reasoning)?;
-    let prompt = conversation.prompt(&tools, PromptEnd::NewAnswer);
     let num_top_logprobs = match (fields.logprobs, fields.top_logprobs) {
         (Some(true), top) if top.unwrap_or(0) <= MAX_TOP_LOGPROBS => {
             Some(usize::from(top.unwrap_or(0)))
@@ -124,9 +131,12 @@ fn question(
     #[expect(deprecated, reason = "clients still send the fields that they replaced")]
     let (max_tokens, seed) = (fields.max_completion_tokens.or(fields.max_tokens), fields.seed);
     Ok(AnswerRequest {
+        id: new_id("chatcmpl-"),
+        shape: Some(conversation.shape(&tools)),
+        earlier: None,
         model,
         admitted,
-        prompt,
+        prompt: conversation.prompt(&tools, PromptEnd::NewAnswer),
         tools: Some(tools),
         schema: schema(fields.response_format)?,
         sampling: VendorSampling {
@@ -162,7 +172,7 @@ pub(super) fn stops(stop: Option<StopConfiguration>) -> Result<Vec<String>, ApiE
 
 fn whole(answer: FinishedAnswer) -> Result<Value, serde_json::Error> {
     let text = answer.text();
-    let FinishedAnswer { model, parts, tokens, end } = answer;
+    let FinishedAnswer { id, model, parts, tokens, end } = answer;
     let (mut reasoning, mut calls) = (String::new(), Vec::new());
     for part in parts {
         match part {
@@ -187,7 +197,7 @@ fn whole(answer: FinishedAnswer) -> Result<Value, serde_json::Error> {
         ..ChatChoice::default()
     };
     let mut response = serde_json::to_value(CreateChatCompletionResponse {
-        id: new_id("chatcmpl-"),
+        id,
         choices: vec![choice],
         created: now_s(),
         model,
@@ -203,6 +213,9 @@ fn whole(answer: FinishedAnswer) -> Result<Value, serde_json::Error> {
     if !reasoning.is_empty() {
         message["reasoning_content"] = reasoning.into();
     }
+    if let Some(diagnosis) = &end.diagnosis {
+        response[DIAGNOSTICS] = diagnosis.of_response("messages");
+    }
     Ok(response)
 }
 
@@ -215,9 +228,9 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn new(model: String, includes_usage: bool) -> Self {
+    fn new(id: String, model: String, includes_usage: bool) -> Self {
         let chunk = CreateChatCompletionStreamResponse {
-            id: new_id("chatcmpl-"),
+            id,
             created: now_s(),
             model,
             object: "chat.completion.chunk".to_owned(),
@@ -275,7 +288,7 @@ impl Chunks {
 }
 
 impl StreamFormat for Chunks {
-    fn begin(&mut self) -> Vec<Event> {
+    fn begin(&mut self, _prompt: Option<&BegunPrompt>) -> Vec<Event> {
         let delta = ChatCompletionStreamResponseDelta {
             role: Some(Role::Assistant),
             content: Some(String::new()),
@@ -302,7 +315,13 @@ impl StreamFormat for Chunks {
     fn end(&mut self, pieces: Vec<Piece>, end: &Ending) -> Vec<Event> {
         let mut events = self.token(pieces, None);
         let finish_reason = finish_reason(end);
-        events.push(self.event(ChatChoiceStream { finish_reason, ..Default::default() }));
+        let choices = vec![ChatChoiceStream { finish_reason, ..Default::default() }];
+        let last = CreateChatCompletionStreamResponse { choices, ..self.chunk.clone() };
+        let mut last = serde_json::to_value(&last).unwrap_or_default();
+        if let Some(diagnosis) = &end.diagnosis {
+            last[DIAGNOSTICS] = diagnosis.of_response("messages");
+        }
+        events.push(stream::chunk(&last));
         if self.includes_usage {
             let usage = Some(usage(end));
             let chunk = CreateChatCompletionStreamResponse { usage, ..self.chunk.clone() };

@@ -83,6 +83,7 @@ pub(super) fn conversation(
     let mut conversation = Conversation::default();
     let reasoning = reasoning.into_iter().chain(std::iter::repeat(None));
     for (index, (message, reasoning)) in messages.into_iter().zip(reasoning).enumerate() {
+        conversation.begin_message();
         add_message(&mut conversation, index, message, reasoning)?;
     }
     Ok(conversation)

@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 
 use super::MAX_ANSWERS;
 use super::answer::{
-    Answer, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, WrittenToken, new_id, now_s,
+    Answer, AnswerRequest, BegunPrompt, Ending, FinishedAnswer, Piece, TokenText, WrittenToken, new_id,
+    now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat::{stops, usage};
@@ -134,6 +135,9 @@ fn questions(
     }
     let stops = stops(fields.stop)?;
     let question = |prompt| AnswerRequest {
+        id: new_id("cmpl-"),
+        shape: None,
+        earlier: None,
         model: model.clone(),
         admitted: admitted.clone(),
         prompt,
@@ -181,7 +185,7 @@ impl Chunks {
 }
 
 impl StreamFormat for Chunks {
-    fn begin(&mut self) -> Vec<Event> {
+    fn begin(&mut self, _prompt: &BegunPrompt) -> Vec<Event> {
         Vec::new()
     }
 

@@ -4,6 +4,7 @@ use cairn_app::completion::{
     MadeCall, Message, PromptEnd, PromptInput, Role, TextPlace, Turn, TurnsPrompt,
 };
 
+use super::diagnosis::PromptShape;
 use super::tools::{self, Tools};
 
 /// How many breakpoints of a request are kept, the last ones: as many as at OpenAI and Anthropic.
@@ -22,6 +23,8 @@ pub(super) struct Said {
 pub(super) struct Conversation {
     turns: Vec<Turn>,
     breakpoints: Vec<TextPlace>,
+    /// For each message of the request how many turns came before it.
+    first_turns: Vec<usize>,
 }
 
 impl From<String> for Said {
@@ -50,6 +53,16 @@ impl Said {
 impl Conversation {
     pub(super) fn turns(&self) -> &[Turn] {
         &self.turns
+    }
+
+    /// Notes that a message of the request begins, which may become several turns or a part of one.
+    pub(super) fn begin_message(&mut self) {
+        self.first_turns.push(self.turns.len());
+    }
+
+    /// The parts by which its prompt is compared with later ones.
+    pub(super) fn shape(&self, tools: &Tools) -> PromptShape {
+        PromptShape::new(&self.turns, &tools.for_template(), &self.first_turns)
     }
 
     /// Adds a message of text. Instructions that come in several messages are one, because many
@@ -118,7 +131,7 @@ impl Conversation {
 
     /// The prompt for its next answer.
     pub(super) fn prompt(self, tools: &Tools, end: PromptEnd) -> PromptInput {
-        let Conversation { turns, mut breakpoints } = self;
+        let Conversation { turns, mut breakpoints, .. } = self;
         let num_earlier = breakpoints.len().saturating_sub(MAX_BREAKPOINTS);
         breakpoints.drain(..num_earlier);
         PromptInput::Turns(TurnsPrompt { turns, tools: tools.for_template(), end, breakpoints })
@@ -146,7 +159,7 @@ mod tests {
 
     /// The texts before the breakpoints, each within its turn.
     fn breakpoints(conversation: Conversation) -> Vec<String> {
-        let Conversation { turns, breakpoints } = conversation;
+        let Conversation { turns, breakpoints, .. } = conversation;
         let before = |place: &TextPlace| turns[place.turn].content()[..place.num_bytes].to_owned();
         breakpoints.iter().map(before).collect()
     }

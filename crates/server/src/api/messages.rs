@@ -12,10 +12,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
+    Answer, AnswerRequest, BegunPrompt, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
 };
 use super::body::{self, Body, Fields};
 use super::conversation::{Conversation, Said};
+use super::diagnosis::{Diagnosis, earlier_answer};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -40,6 +41,7 @@ struct MessagesRequest {
     tool_choice: Option<RequestChoice>,
     output_format: Option<OutputFormat>,
     output_config: Option<OutputConfig>,
+    diagnostics: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -242,17 +244,21 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
             let message = "`max_tokens` is missing: say how long the answer may become.";
             return Err(ApiError::invalid("max_tokens", message));
         }
-        let streams = body.fields.stream;
-        Ok((question(body)?, streams))
+        let (streams, is_diagnosed) = (body.fields.stream, body.fields.diagnostics.is_some());
+        Ok((question(body)?, streams, is_diagnosed))
     });
-    let (question, streams) = read.await?;
+    let (question, streams, is_diagnosed) = read.await?;
     let answer = Answer::begin(shared, question).await?;
     if streams {
-        let events = Events::new(answer.model.clone());
+        let message = message(&answer.id, &answer.model);
+        let events = Events { message, is_diagnosed, open: None, num_closed: 0 };
         return stream::response(answer, events).await;
     }
-    let FinishedAnswer { model, parts, end, .. } = answer.whole().await?;
-    let mut message = message(&model);
+    let FinishedAnswer { id, model, parts, end, .. } = answer.whole().await?;
+    let mut message = message(&id, &model);
+    if is_diagnosed {
+        message["diagnostics"] = diagnostics(end.diagnosis.as_ref());
+    }
     let mut blocks: Vec<Value> = parts.into_iter().filter_map(block).collect();
     if blocks.is_empty() {
         blocks.push(json!({ "type": "text", "text": "" }));
@@ -311,6 +317,7 @@ pub(super) const FIELDS: Fields = Fields {
         "tool_choice",
         "output_format",
         "output_config",
+        "diagnostics",
     ],
     refused,
 };
@@ -352,13 +359,18 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         conversation.add_message(Role::System, system.text("system")?);
     }
     for (index, RequestMessage { role, content }) in fields.messages.into_iter().enumerate() {
+        conversation.begin_message();
         let said = content.read(&role, &format!("messages[{index}].content"))?;
         add_turns(&mut conversation, &role, said);
     }
     if end == PromptEnd::BegunAnswer {
         check_begun(conversation.turns(), schema.is_some() || tools.is_call_required())?;
     }
+    let diagnostics = fields.diagnostics.as_ref();
     Ok(AnswerRequest {
+        id: new_id("msg_"),
+        shape: Some(conversation.shape(&tools)),
+        earlier: earlier_answer(diagnostics, "diagnostics", "previous_message_id")?,
         model,
         admitted,
         prompt: conversation.prompt(&tools, end),
@@ -445,17 +457,24 @@ fn add_turns(conversation: &mut Conversation, role: &RequestRole, blocks: Blocks
 }
 
 /// A message without content, as a stream begins with.
-fn message(model: &str) -> Value {
+fn message(id: &str, model: &str) -> Value {
     json!({
-        "id": new_id("msg_"), "type": "message", "role": "assistant", "model": model,
+        "id": id, "type": "message", "role": "assistant", "model": model,
         "content": [], "stop_reason": null, "stop_sequence": null,
-        "usage": { "input_tokens": 0, "output_tokens": 0 },
+        "usage": counted(0, 0, 0),
     })
+}
+
+/// Why the prompt was read again; null if it was not, or there was nothing to compare it with.
+fn diagnostics(diagnosis: Option<&Diagnosis>) -> Value {
+    diagnosis.map_or(Value::Null, Diagnosis::of_message)
 }
 
 /// An answer as events with names: its blocks one after the other.
 struct Events {
-    model: String,
+    /// The message without content.
+    message: Value,
+    is_diagnosed: bool,
     open: Option<BlockKind>,
     num_closed: u32,
 }
@@ -474,10 +493,6 @@ fn named(data: &Value) -> Event {
 }
 
 impl Events {
-    fn new(model: String) -> Self {
-        Events { model, open: None, num_closed: 0 }
-    }
-
     /// Closes the block that is open.
     fn close(&mut self) -> Option<Event> {
         self.open.take()?;
@@ -529,8 +544,19 @@ impl Events {
 }
 
 impl StreamFormat for Events {
-    fn begin(&mut self) -> Vec<Event> {
-        vec![named(&json!({ "type": "message_start", "message": message(&self.model) }))]
+    fn begin(&mut self, prompt: Option<&BegunPrompt>) -> Vec<Event> {
+        let mut message = self.message.take();
+        if let Some(prompt) = prompt {
+            message["usage"] = counted(prompt.num_tokens, prompt.num_cached, 0);
+        }
+        if self.is_diagnosed {
+            // A null reason says that it is not known yet.
+            message["diagnostics"] = match prompt {
+                Some(prompt) => diagnostics(prompt.diagnosis.as_ref()),
+                None => json!({ "cache_miss_reason": null }),
+            };
+        }
+        vec![named(&json!({ "type": "message_start", "message": message }))]
     }
 
     fn prefill(&mut self) -> Vec<Event> {
@@ -569,12 +595,16 @@ fn stop_reason(end: &Ending) -> &'static str {
     }
 }
 
-/// Anthropic counts what came from the cache apart.
 fn usage(end: &Ending) -> Value {
+    counted(end.num_prompt_tokens, end.num_cached_tokens, end.num_answer_tokens)
+}
+
+/// Anthropic counts what came from the cache apart.
+fn counted(num_prompt: u32, num_cached: u32, num_written: u32) -> Value {
     json!({
-        "input_tokens": end.num_prompt_tokens - end.num_cached_tokens,
-        "cache_read_input_tokens": end.num_cached_tokens,
+        "input_tokens": num_prompt.saturating_sub(num_cached),
+        "cache_read_input_tokens": num_cached,
         "cache_creation_input_tokens": 0,
-        "output_tokens": end.num_answer_tokens,
+        "output_tokens": num_written,
     })
 }

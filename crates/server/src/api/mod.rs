@@ -21,6 +21,7 @@ mod chat_messages;
 mod completions;
 mod conversation;
 mod decisions;
+mod diagnosis;
 mod embeddings;
 mod error;
 mod fault;
@@ -49,6 +50,8 @@ use cairn_app::completion::EngineError;
 use crate::request_guard::Refusal;
 use crate::shared::Shared;
 use error::{ApiError, Vendor};
+
+pub(crate) use diagnosis::AnsweredPrompts;
 
 /// How many answers may be asked for at once; the next one is told to come back later.
 pub(crate) const MAX_ANSWERS: usize = 64;

@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id, now_s,
+    Answer, AnswerRequest, BegunPrompt, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
+    now_s,
 };
 use super::body::{self, Body, Fields};
 use super::conversation::{Conversation, Said};
+use super::diagnosis::compared_answer;
 use super::error::{ApiError, Vendor};
 use super::namespaces::{Function, Namespaces};
 use super::sampling::VendorSampling;
@@ -39,6 +41,7 @@ struct ResponsesRequest {
     text: Option<TextOptions>,
     #[serde(default)]
     metadata: Map<String, Value>,
+    prompt_cache_options: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -125,7 +128,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     });
     let (question, streams, repeated, namespaces) = read.await?;
     let answer = Answer::begin(shared, question).await?;
-    let state = ResponseState::new(answer.model.clone(), repeated, namespaces);
+    let state = ResponseState::new(answer.id.clone(), answer.model.clone(), repeated, namespaces);
     if streams {
         return stream::response(answer, Events::new(state)).await;
     }
@@ -152,6 +155,7 @@ pub(super) const FIELDS: Fields = Fields {
         "parallel_tool_calls",
         "text",
         "metadata",
+        "prompt_cache_options",
     ],
     refused,
 };
@@ -199,6 +203,7 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
         Input::Text(text) => conversation.add_message(Role::User, text.into()),
         Input::Items(items) => {
             for (index, item) in items.into_iter().enumerate() {
+                conversation.begin_message();
                 add_item(&mut conversation, index, item)?;
             }
         }
@@ -207,6 +212,9 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
         return Err(ApiError::invalid("input", "`input` is empty: ask something."));
     }
     Ok(AnswerRequest {
+        id: new_id("resp_"),
+        shape: Some(conversation.shape(&tools)),
+        earlier: compared_answer(fields.prompt_cache_options.as_ref())?,
         model,
         admitted,
         prompt: conversation.prompt(&tools, PromptEnd::NewAnswer),
@@ -459,15 +467,8 @@ impl Output {
 }
 
 impl ResponseState {
-    fn new(model: String, repeated: Value, namespaces: Namespaces) -> Self {
-        ResponseState {
-            id: new_id("resp_"),
-            created_at: now_s(),
-            model,
-            repeated,
-            namespaces,
-            output: Vec::new(),
-        }
+    fn new(id: String, model: String, repeated: Value, namespaces: Namespaces) -> Self {
+        ResponseState { id, created_at: now_s(), model, repeated, namespaces, output: Vec::new() }
     }
 
     fn add(&mut self, part: Part) {
@@ -498,6 +499,9 @@ impl ResponseState {
             "output": output, "usage": end.map(usage), "background": false,
             "previous_response_id": null, "store": false,
         });
+        if let Some(diagnosis) = end.and_then(|end| end.diagnosis.as_ref()) {
+            response["prompt_cache_diagnostics"] = diagnosis.of_response("input");
+        }
         // Both are objects.
         if let (Value::Object(all), Value::Object(repeated)) = (&mut response, &self.repeated) {
             all.extend(repeated.clone());
@@ -639,7 +643,7 @@ impl Events {
 }
 
 impl StreamFormat for Events {
-    fn begin(&mut self) -> Vec<Event> {
+    fn begin(&mut self, _prompt: Option<&BegunPrompt>) -> Vec<Event> {
         let response = self.state.response(None);
         vec![
             self.event("response.created", json!({ "response": response })),

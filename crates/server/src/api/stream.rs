@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::answer::{Answer, AnswerEvent, Ending, Piece, TokenText};
+use super::answer::{Answer, AnswerEvent, BegunPrompt, Ending, Piece, TokenText};
 use super::error::ApiError;
 
 /// A comment this often keeps clients and proxies from taking a long prompt for a dead connection.
@@ -27,10 +27,10 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a route writes an answer as events.
 pub(super) trait StreamFormat: Send + 'static {
-    /// What comes before the answer.
-    fn begin(&mut self) -> Vec<Event>;
-    /// What is sent after each part of the prompt that was read: only so is it noticed that the client
-    /// has gone.
+    /// Events before the answer. `prompt` is `None` if the answer still waits for others.
+    fn begin(&mut self, prompt: Option<&BegunPrompt>) -> Vec<Event>;
+    /// Events after each part of the prompt that was read. Without them a client that has gone would go
+    /// unnoticed until the answer begins.
     fn prefill(&mut self) -> Vec<Event> {
         vec![Event::default().comment("reading")]
     }
@@ -59,7 +59,7 @@ pub(super) async fn response(
 }
 
 async fn write(mut answer: Answer, mut format: impl StreamFormat, events: mpsc::Sender<Event>) {
-    let (mut written, mut has_failed) = (format.begin(), false);
+    let (mut written, mut has_failed) = (format.begin(answer.prompt()), false);
     loop {
         for event in written {
             if !matches!(timeout(CLIENT_LIMIT, events.send(event)).await, Ok(Ok(()))) {

@@ -4,6 +4,7 @@
 mod agents;
 mod api;
 mod decisions;
+mod diagnosis;
 mod document;
 mod embeddings;
 mod faults;
