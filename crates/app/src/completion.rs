@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use cairn_engine::{Generation, Speculation};
+use cairn_engine::{Generation, LmError, LoadedModel, Score, ScoreRequest, Speculation};
 use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
@@ -106,6 +106,18 @@ pub struct Completion {
     step: RunningStep,
 }
 
+/// A token of a prompt, as [`App::echo`] reports it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptToken {
+    /// Its text, with a leading space where it has one.
+    pub text: String,
+    /// Natural logarithm of its probability after the tokens before it. `None` for the first, and if
+    /// no log-probabilities were asked for.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens in its place with theirs, best first.
+    pub top: Vec<(String, f32)>,
+}
+
 impl Completion {
     /// The facts of its prompt, which are known once the first event was received.
     pub fn prompt(&self) -> Option<&PromptFacts> {
@@ -168,6 +180,41 @@ impl App {
         let _step = self.crashes.begin(Step::new(StepKind::Program, model.clone()));
         let tokens = self.engine.prompt_tokens(model.as_deref(), prompt, template_variables);
         Ok(tokens.await?.len())
+    }
+
+    /// Reports the tokens of prompts for a loaded model, and with `num_top` also the log-probability of
+    /// each and the likeliest tokens in its place, for which the prompts are read from their first
+    /// tokens. Fails if a prompt is empty or longer than the context.
+    pub async fn echo(
+        &self,
+        model: Option<String>,
+        prompts: Vec<PromptInput>,
+        num_top: Option<usize>,
+    ) -> Result<Vec<Vec<PromptToken>>, EngineError> {
+        let step = self.crashes.begin(Step::new(StepKind::Program, model.clone()));
+        let mut scores = Vec::with_capacity(prompts.len());
+        match num_top {
+            Some(num_top_of_each) => {
+                let model = model.clone();
+                let request = ScoreRequest { model, prompts, num_top: 0, num_top_of_each };
+                scores = self.engine.score_with(request).await?;
+            }
+            None => {
+                for prompt in prompts {
+                    let variables = serde_json::Map::new();
+                    let tokens =
+                        self.engine.prompt_tokens(model.as_deref(), prompt, variables).await?;
+                    scores.push(Score { tokens, ..Score::default() });
+                }
+            }
+        }
+        let texts =
+            move |model: &LoadedModel| scores.iter().map(|score| texts(score, model)).collect();
+        let tokens: Result<_, LmError> = self.engine.submit(model.as_deref(), texts).await?;
+        if num_top.is_some() {
+            step.succeeded();
+        }
+        Ok(tokens?)
     }
 
     /// Lets a request begin with the saved context of a starting point, with whose tokens its
@@ -238,4 +285,19 @@ impl App {
         let index = models.iter().position(is_wanted);
         Some(models.swap_remove(index.or_else(|| models.iter().position(has_alias))?))
     }
+}
+
+/// The tokens of a scored prompt with their texts.
+fn texts(score: &Score, model: &LoadedModel) -> Result<Vec<PromptToken>, LmError> {
+    let mut tokens = Vec::with_capacity(score.tokens.len());
+    for (place, &token) in score.tokens.iter().enumerate() {
+        let top = score.top.get(place).into_iter().flatten();
+        let top = top.map(|&(token, logprob)| Ok((model.tokenizer.token_text(token)?, logprob)));
+        tokens.push(PromptToken {
+            text: model.tokenizer.token_text(token)?,
+            logprob: score.logprobs.get(place).copied().flatten(),
+            top: top.collect::<Result<_, LmError>>()?,
+        });
+    }
+    Ok(tokens)
 }

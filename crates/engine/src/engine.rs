@@ -19,7 +19,7 @@ use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{
     AnswerToken, GenerateRequest, Generation, MemoryPressure, ModelInfo, ModelOptions, PromptInput,
-    Score, Speculation,
+    Score, ScoreRequest, Speculation,
 };
 use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
 use crate::work::WorkLog;
@@ -356,8 +356,14 @@ impl Engine {
         prompts: Vec<PromptInput>,
         num_top: usize,
     ) -> Result<Vec<Score>, EngineError> {
+        self.score_with(ScoreRequest { prompts, num_top, ..ScoreRequest::default() }).await
+    }
+
+    /// As [`Engine::score_all`], with the choices of a [`ScoreRequest`]. Dropping the future
+    /// cancels the work.
+    pub async fn score_with(&self, request: ScoreRequest) -> Result<Vec<Score>, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::Score { prompts, num_top, reply }, answer).await
+        self.ask(Job::Score { request, reply }, answer).await
     }
 
     /// Makes a vector of each input, as the model's files say. Inputs of similar lengths share a

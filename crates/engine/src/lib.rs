@@ -114,8 +114,8 @@ pub use prompt_facts::{PromptFacts, PromptKeys};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
     AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, LikelyToken,
-    MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score, SegmentOptions,
-    SoFar, Speculation, TokenLogprob, TopLogprob,
+    MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score, ScoreRequest,
+    SegmentOptions, SoFar, Speculation, TokenLogprob, TopLogprob,
 };
 pub use sequence::LEAST_TIMED_TOKENS;
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, TimedTokens, WorkDone};

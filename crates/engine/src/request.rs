@@ -516,6 +516,19 @@ impl Generation {
 /// The log-probabilities of a prompt.
 pub type Score = cairn_lm::RowScore;
 
+/// A request for the log-probabilities of prompts, which are read in the same passes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ScoreRequest {
+    /// The name of a loaded model; without one the model that was loaded last.
+    pub model: Option<String>,
+    /// The prompts. Prompts of similar lengths cost least.
+    pub prompts: Vec<PromptInput>,
+    /// How many of the likeliest next tokens to report after each prompt.
+    pub num_top: usize,
+    /// How many of the likeliest tokens to report in the place of each token.
+    pub num_top_of_each: usize,
+}
+
 /// How a model is loaded, where it is not loaded as every other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelOptions {

@@ -6,7 +6,7 @@ use cairn_lm::models::Model;
 use cairn_lm::{LmError, ModelMemory, PassSizes, Scorer};
 
 use crate::EngineError;
-use crate::request::Score;
+use crate::request::{Score, ScoreRequest};
 use crate::slice_limits::SliceLimits;
 
 /// Rows that are scored in their order, those of one pass together.
@@ -14,6 +14,7 @@ use crate::slice_limits::SliceLimits;
 pub(crate) struct Scoring {
     model: Model,
     num_top: usize,
+    num_top_of_each: usize,
     waiting: VecDeque<Vec<u32>>,
     pass: Option<Pass>,
     scores: Vec<Score>,
@@ -28,14 +29,19 @@ struct Pass {
 
 impl Scoring {
     /// Reads nothing yet. Fails on rows that cannot be scored.
-    pub(crate) fn new(model: &Model, rows: Vec<Vec<u32>>, num_top: usize) -> Result<Self, LmError> {
+    pub(crate) fn new(
+        model: &Model,
+        rows: Vec<Vec<u32>>,
+        request: &ScoreRequest,
+    ) -> Result<Self, LmError> {
         for row in &rows {
             // The checks of the scorer, before anything is computed.
-            Scorer::new(model, vec![row.clone()], num_top)?;
+            Scorer::new(model, vec![row.clone()], 0)?;
         }
         Ok(Scoring {
             model: model.clone(),
-            num_top,
+            num_top: request.num_top,
+            num_top_of_each: request.num_top_of_each,
             num_tokens: rows.iter().map(Vec::len).sum(),
             waiting: rows.into(),
             pass: None,
@@ -93,7 +99,8 @@ impl Scoring {
             width = wider;
             rows.extend(self.waiting.pop_front());
         }
-        Ok(Pass { scorer: Scorer::new(&self.model, rows, self.num_top)?, bytes })
+        let scorer = Scorer::new(&self.model, rows, self.num_top)?;
+        Ok(Pass { scorer: scorer.with_top_of_each(self.num_top_of_each), bytes })
     }
 
     /// The scores, once all rows are read.

@@ -18,7 +18,7 @@ use crate::prompt::known_tokens;
 use crate::prompt_file::{
     CachePromptRequest, CachedPrompt, Import, PendingImport, PromptFileInfo, PromptFileWriter,
 };
-use crate::request::{AnswerToken, GenerateRequest, PromptInput, Score};
+use crate::request::{AnswerToken, GenerateRequest, Score, ScoreRequest};
 use crate::scoring::Scoring;
 use crate::slice_limits::SliceLimits;
 use crate::work::{OpenWork, WorkFor};
@@ -108,16 +108,15 @@ impl Task {
     /// Scores prompts, as many at once as there is memory for.
     pub(crate) fn score(
         worker: &mut Worker,
-        prompts: &[PromptInput],
-        num_top: usize,
+        request: &ScoreRequest,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "scoring", None, reply, WorkFor::default(), |worker, loaded| {
+        let model = request.model.as_deref();
+        begin(worker, "scoring", model, reply, WorkFor::default(), |worker, loaded| {
             let cancel = worker.cancel(|| false);
-            let rows =
-                prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt, cancel.clone()));
-            let rows = rows.collect::<Result<Vec<_>, _>>()?;
-            let scoring = Box::new(Scoring::new(&loaded.model.model, rows, num_top)?);
+            let tokens = |prompt| known_tokens(&loaded.model, prompt, cancel.clone());
+            let rows = request.prompts.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
+            let scoring = Box::new(Scoring::new(&loaded.model.model, rows, request)?);
             Ok(Box::new(move |reply| TaskWork::Score { scoring, reply }))
         })
     }

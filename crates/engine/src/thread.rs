@@ -350,7 +350,7 @@ impl EngineLoop {
             Job::ReadPromptFile { path, import: Some(import), reply } => {
                 Task::import(worker, path, import, reply)
             }
-            Job::Score { prompts, num_top, reply } => Task::score(worker, &prompts, num_top, reply),
+            Job::Score { request, reply } => Task::score(worker, &request, reply),
             Job::Embed { model, rows, dimensions, reply } => {
                 Task::embed(worker, model.as_deref(), rows, dimensions, reply)
             }

@@ -17,6 +17,7 @@ use crate::outlook::Outlook;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{
     AnswerToken, GenerateRequest, MemoryPressure, ModelInfo, ModelOptions, PromptInput, Score,
+    ScoreRequest,
 };
 
 /// The jobs of the thread. The set is closed: without [`InProcess`], which only callers in this
@@ -78,8 +79,7 @@ pub(crate) enum Job {
     },
     /// Replies with a score for each prompt.
     Score {
-        prompts: Vec<PromptInput>,
-        num_top: usize,
+        request: ScoreRequest,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     },
     /// Replies with a vector for each row of tokens.
@@ -228,6 +228,7 @@ impl Job {
             Job::Classify { request, .. } => request.model.is_none(),
             Job::Probabilities { request, .. } => request.model.is_none(),
             Job::Embed { model, .. } => model.is_none(),
+            Job::Score { request, .. } => request.model.is_none(),
             Job::AsyncLm(_) => false,
             _ => true,
         }

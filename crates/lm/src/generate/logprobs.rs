@@ -57,6 +57,9 @@ pub struct RowScore {
     pub logprobs: Vec<Option<f32>>,
     /// As many as were asked for.
     pub next: Vec<TokenScore>,
+    /// The likeliest tokens in the place of each of its tokens, best first; none in the first
+    /// place. Empty unless [`Scorer::with_top_of_each`] asked for them.
+    pub top: Vec<Vec<TokenScore>>,
 }
 
 /// Scores one row of tokens and reports its `num_top` likeliest next ones.
@@ -77,6 +80,8 @@ pub struct Scorer {
     model: Model,
     rows: Vec<RowScore>,
     num_top: usize,
+    /// How many of the likeliest tokens are kept in each place.
+    num_top_of_each: usize,
     caches: Vec<LayerCache>,
     /// The length of the longest row.
     width: usize,
@@ -95,13 +100,23 @@ impl Scorer {
             check_length(tokens.len(), model)?;
         }
         let width = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let row = |tokens| RowScore { tokens, logprobs: vec![None], next: Vec::new() };
+        let row = |tokens| RowScore { tokens, logprobs: vec![None], ..RowScore::default() };
         let rows: Vec<RowScore> = rows.into_iter().map(row).collect();
         let caches = match rows.len() {
             1 => model.make_cache(),
             num_rows => continued_by_rows(&model.make_cache(), num_rows)?,
         };
-        Ok(Scorer { model: model.clone(), rows, num_top, caches, width, num_read: 0 })
+        let model = model.clone();
+        Ok(Scorer { model, rows, num_top, num_top_of_each: 0, caches, width, num_read: 0 })
+    }
+
+    /// Also keeps the `count` likeliest tokens in the place of each token.
+    pub fn with_top_of_each(mut self, count: usize) -> Self {
+        self.num_top_of_each = count;
+        if count > 0 {
+            self.rows.iter_mut().for_each(|row| row.top = vec![Vec::new()]);
+        }
+        self
     }
 
     /// How many tokens are not read yet, padding included.
@@ -127,7 +142,10 @@ impl Scorer {
             for (column, position) in (start..stop).zip(&mut positions) {
                 match row.tokens.get(column + 1) {
                     Some(&following) => {
-                        row.logprobs.push(position.get(following as usize).copied())
+                        row.logprobs.push(position.get(following as usize).copied());
+                        if self.num_top_of_each > 0 {
+                            row.top.push(likeliest(position, self.num_top_of_each));
+                        }
                     }
                     None if column + 1 == row.tokens.len() => {
                         row.next = likeliest(position, self.num_top);
@@ -158,4 +176,38 @@ pub fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {
     indexed.truncate(count);
     indexed.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     indexed
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+    use crate::LoadOptions;
+
+    #[test]
+    fn scores_are_those_of_a_plain_forward_pass() {
+        let folder = cairn_tiny_models::tiny_model("llama/gqa");
+        let model = Model::load(&folder, LoadOptions::new()).unwrap().0;
+        let rows: Vec<Vec<u32>> = vec![vec![3, 1, 4, 1, 5, 9, 2, 6], vec![2, 7, 1]];
+        let mut scorer = Scorer::new(&model, rows.clone(), 0).unwrap().with_top_of_each(3);
+        while scorer.num_left() > 0 {
+            scorer.read(4).unwrap();
+        }
+        for (row, score) in rows.iter().zip(scorer.finish()) {
+            let ids = Array::from_slice(row, &[1, row.len() as i32]);
+            let hidden = model.forward(&ids, &mut model.make_cache()).unwrap();
+            let plain = logprobs(&model.logits(&hidden).unwrap()).unwrap();
+            plain.eval().unwrap();
+            let plain = plain.try_as_slice::<f32>().unwrap();
+            let vocab_size = plain.len() / row.len();
+            assert_eq!((score.logprobs[0], &score.top[0]), (None, &Vec::new()));
+            assert_eq!((score.logprobs.len(), score.top.len()), (row.len(), row.len()));
+            for (place, position) in (1..row.len()).zip(plain.chunks(vocab_size)) {
+                let expected = position[row[place] as usize];
+                assert!((score.logprobs[place].unwrap() - expected).abs() < 1e-4, "{place}");
+                let ids = |top: &[TokenScore]| top.iter().map(|top| top.0).collect::<Vec<_>>();
+                assert_eq!(ids(&score.top[place]), ids(&likeliest(position, 3)), "{place}");
+            }
+        }
+    }
 }

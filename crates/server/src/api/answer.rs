@@ -160,6 +160,22 @@ pub(super) struct Ending {
 }
 
 impl Ending {
+    /// The end of an answer that was to have no token.
+    pub(super) fn without_tokens(num_prompt_tokens: u32) -> Ending {
+        Ending {
+            reason: FinishReason::Length,
+            stop_string: None,
+            calls_tools: false,
+            num_prompt_tokens,
+            num_cached_tokens: 0,
+            num_answer_tokens: 0,
+            num_reasoning_tokens: 0,
+            num_accepted_tokens: 0,
+            num_rejected_tokens: 0,
+            diagnosis: None,
+        }
+    }
+
     /// This ending, with the tokens of both.
     pub(super) fn with_tokens_of(self, other: Ending) -> Ending {
         let sum = |of: fn(&Ending) -> u32| of(&self).saturating_add(of(&other));
@@ -467,7 +483,7 @@ impl Part {
 }
 
 /// JSON has no infinity; a token that is forbidden gets what OpenAI's API gives such a one.
-fn finite(logprob: f32) -> f32 {
+pub(super) fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
 }
 

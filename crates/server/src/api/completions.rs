@@ -8,14 +8,14 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, PromptInput};
+use cairn_app::completion::{FinishReason, PromptInput, PromptToken};
 use futures_util::future::try_join_all;
 use serde_json::{Map, Value};
 
 use super::MAX_ANSWERS;
 use super::answer::{
-    Answer, AnswerRequest, BegunPrompt, Ending, FinishedAnswer, Piece, TokenText, WrittenToken, new_id,
-    now_s,
+    Answer, AnswerRequest, BegunPrompt, Ending, FinishedAnswer, Piece, TokenText, WrittenToken,
+    ended_early, finite, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat::{stops, usage};
@@ -44,33 +44,126 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         let streams = body.fields.stream.unwrap_or(false);
         let options = body.fields.stream_options.as_ref();
         let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
+        let echoes = body.fields.echo.unwrap_or(false);
         let questions = questions(body, default_length)?;
         if streams && questions.len() > 1 {
             let message = "Several prompts are answered at once only without `stream`.";
             return Err(ApiError::invalid("stream", message));
         }
-        Ok((questions, streams, includes_usage))
+        Ok((questions, streams, includes_usage, echoes))
     });
-    let (mut questions, streams, includes_usage) = read.await?;
+    let (mut questions, streams, includes_usage, echoes) = read.await?;
+    let mut echoes = if echoes { Echo::read(shared, &questions).await? } else { Vec::new() };
     if streams && let Some(question) = questions.pop() {
         let answer = Answer::begin(shared, question).await?;
-        let chunk = response(answer.model.clone());
-        let chunks = Chunks { chunk, includes_usage, num_chars: 0 };
+        let chunk = response(answer.id.clone(), answer.model.clone());
+        let chunks = Chunks { chunk, includes_usage, num_chars: 0, echo: echoes.pop() };
         return stream::response(answer, chunks).await;
     }
-    let whole = async |question| Answer::begin(shared, question).await?.whole().await;
-    let answers = try_join_all(questions.into_iter().map(whole)).await?;
-    let model = answers.first().map(|answer| answer.model.clone()).unwrap_or_default();
-    let ends = answers.iter().map(|answer| answer.end.clone());
+    let echoes = echoes.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+    let choice = async |(question, echo): (AnswerRequest, Option<Echo>)| match echo {
+        Some(echo) if question.max_tokens == Some(0) => Ok((echo.alone(question), Some(echo))),
+        echo => Ok::<_, ApiError>((Answer::begin(shared, question).await?.whole().await?, echo)),
+    };
+    let answers = try_join_all(questions.into_iter().zip(echoes).map(choice)).await?;
+    let first = answers.first().map(|(first, _)| (first.id.clone(), first.model.clone()));
+    let (id, model) = first.unwrap_or_default();
+    let ends = answers.iter().map(|(answer, _)| answer.end.clone());
     let usage = ends.reduce(Ending::with_tokens_of).map(|end| usage(&end));
-    let choices = answers.into_iter().zip(0..).map(|(answer, index)| {
-        let text = answer.text();
+    let choices = answers.into_iter().zip(0..).map(|((answer, echo), index)| {
+        let written = answer.text();
         let FinishedAnswer { tokens, end, .. } = answer;
-        let (logprobs, finish_reason) = (logprobs(tokens, &mut 0), Some(finish_reason(&end)));
-        Choice { text, index, logprobs, finish_reason }
+        let (mut text, mut all, mut num_chars) = (String::new(), None, 0);
+        if let Some(echo) = echo {
+            all = echo.logprobs(&mut num_chars);
+            text = echo.text;
+        }
+        text.push_str(&written);
+        let logprobs = joined(all, logprobs(tokens, &mut num_chars));
+        Choice { text, index, logprobs, finish_reason: Some(finish_reason(&end)) }
     });
     let choices = choices.collect();
-    Ok(Json(CreateCompletionResponse { choices, usage, ..response(model) }).into_response())
+    Ok(Json(CreateCompletionResponse { choices, usage, ..response(id, model) }).into_response())
+}
+
+/// A prompt that is part of its answer's text.
+struct Echo {
+    text: String,
+    model: String,
+    tokens: Vec<PromptToken>,
+    has_logprobs: bool,
+}
+
+impl Echo {
+    /// The prompts of requests for the same model. If they ask for log-probabilities, all tokens are
+    /// read: what is saved of a prompt does not tell them.
+    async fn read(
+        shared: &Arc<Shared>,
+        questions: &[AnswerRequest],
+    ) -> Result<Vec<Echo>, ApiError> {
+        let Some(AnswerRequest { model, prompt, admitted, num_top_logprobs, .. }) =
+            questions.first()
+        else {
+            return Ok(Vec::new());
+        };
+        let generate = shared.app.completion(model.as_deref(), prompt.clone()).await;
+        let generate = generate.map_err(|failure| ApiError::of_model(failure, model.as_deref()))?;
+        let model = generate.model.unwrap_or_default();
+        admitted.record.iter().for_each(|record| record.set_model(&model));
+        let prompts = questions.iter().map(|question| question.prompt.clone()).collect();
+        let prompts = tokio::select! {
+            biased;
+            error = ended_early(shared, admitted) => return Err(error),
+            prompts = shared.app.echo(Some(model.clone()), prompts, *num_top_logprobs) => prompts?,
+        };
+        let echo = |(question, tokens): (&AnswerRequest, Vec<PromptToken>)| Echo {
+            text: match &question.prompt {
+                PromptInput::Text(text) => text.clone(),
+                _ => tokens.iter().map(|token| token.text.as_str()).collect(),
+            },
+            model: model.clone(),
+            tokens,
+            has_logprobs: num_top_logprobs.is_some(),
+        };
+        Ok(questions.iter().zip(prompts).map(echo).collect())
+    }
+
+    /// An answer without a token of its own, for which nothing is generated.
+    fn alone(&self, question: AnswerRequest) -> FinishedAnswer {
+        let num_prompt_tokens = u32::try_from(self.tokens.len()).unwrap_or(u32::MAX);
+        if let Some(record) = &question.admitted.record {
+            record.scored(num_prompt_tokens);
+        }
+        FinishedAnswer {
+            id: question.id,
+            model: self.model.clone(),
+            parts: Vec::new(),
+            tokens: Vec::new(),
+            end: Ending::without_tokens(num_prompt_tokens),
+        }
+    }
+
+    /// The log-probabilities, if they were asked for; `num_chars` counts the text of the tokens.
+    fn logprobs(&self, num_chars: &mut u32) -> Option<Logprobs> {
+        if !self.has_logprobs {
+            return None;
+        }
+        let mut all = Logprobs::default();
+        for (place, token) in self.tokens.iter().enumerate() {
+            all.text_offset.push(*num_chars);
+            // A token that the tokenizer puts before every text is no part of it.
+            if place > 0 || self.text.starts_with(&token.text) {
+                *num_chars += num_chars_of(&token.text);
+            }
+            all.tokens.push(token.text.clone());
+            all.token_logprobs.push(token.logprob.map(finite));
+            all.top_logprobs.push(match token.logprob {
+                None => Value::Null,
+                Some(_) => top_logprobs(token.top.iter().cloned()),
+            });
+        }
+        Some(all)
+    }
 }
 
 pub(super) const FIELDS: Fields = Fields {
@@ -80,6 +173,7 @@ pub(super) const FIELDS: Fields = Fields {
         "stream",
         "stream_options",
         "logprobs",
+        "echo",
         "max_tokens",
         "stop",
         "temperature",
@@ -96,10 +190,9 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
         ("n", Some(number)) => *number != 1,
-        ("echo", Some(echo)) => *echo != false,
         _ => true,
     };
-    ["n", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
+    ["n", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
 /// One request for each prompt. `default_length` is its limit of tokens if it names none.
@@ -107,7 +200,13 @@ fn questions(
     body: Body<CreateCompletionRequest>,
     default_length: Option<u32>,
 ) -> Result<Vec<AnswerRequest>, ApiError> {
-    let Body { model, own, admitted, fields } = body;
+    let Body { model, mut own, admitted, fields } = body;
+    // Programs that measure prompts ask for one token more and drop the last: it has to be there, also
+    // if the model would end its answer at once.
+    let measures = fields.echo.unwrap_or(false) && fields.logprobs.is_some();
+    if measures && fields.max_tokens == Some(1) {
+        own.ignore_eos = Some(true);
+    }
     let is_empty = match &fields.prompt {
         Prompt::String(_) => false,
         Prompt::IntegerArray(tokens) => tokens.is_empty(),
@@ -159,9 +258,9 @@ fn questions(
     Ok(prompts.into_iter().map(question).collect())
 }
 
-fn response(model: String) -> CreateCompletionResponse {
+fn response(id: String, model: String) -> CreateCompletionResponse {
     CreateCompletionResponse {
-        id: new_id("cmpl-"),
+        id,
         created: now_s(),
         model,
         object: "text_completion".to_owned(),
@@ -176,6 +275,8 @@ struct Chunks {
     includes_usage: bool,
     /// How long the text of the tokens before is.
     num_chars: u32,
+    /// Comes first.
+    echo: Option<Echo>,
 }
 
 impl Chunks {
@@ -185,8 +286,10 @@ impl Chunks {
 }
 
 impl StreamFormat for Chunks {
-    fn begin(&mut self, _prompt: &BegunPrompt) -> Vec<Event> {
-        Vec::new()
+    fn begin(&mut self, _prompt: Option<&BegunPrompt>) -> Vec<Event> {
+        let Some(echo) = self.echo.take() else { return Vec::new() };
+        let logprobs = echo.logprobs(&mut self.num_chars);
+        vec![self.event(Choice { text: echo.text, logprobs, ..Choice::default() })]
     }
 
     fn token(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenText>) -> Vec<Event> {
@@ -238,14 +341,11 @@ fn logprobs(tokens: Vec<TokenText>, num_chars: &mut u32) -> Option<Logprobs> {
     let mut all = Logprobs::default();
     for TokenText { written, logprob, top } in tokens {
         all.text_offset.push(*num_chars);
-        *num_chars += u32::try_from(written.text.chars().count()).unwrap_or(u32::MAX);
+        *num_chars += num_chars_of(&written.text);
         all.tokens.push(token_text(&written));
         all.token_logprobs.push(Some(logprob));
-        let top: Map<String, Value> = top
-            .into_iter()
-            .map(|(written, logprob)| (token_text(&written), logprob.into()))
-            .collect();
-        all.top_logprobs.push(top.into());
+        let top = top.iter().map(|(written, logprob)| (token_text(written), *logprob));
+        all.top_logprobs.push(top_logprobs(top));
     }
     Some(all)
 }
@@ -255,4 +355,30 @@ fn logprobs(tokens: Vec<TokenText>, num_chars: &mut u32) -> Option<Logprobs> {
 fn token_text(token: &WrittenToken) -> String {
     let text = token.escaped_text();
     if token.is_cut() { format!("bytes:{text}") } else { text }
+}
+
+fn num_chars_of(text: &str) -> u32 {
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX)
+}
+
+/// The likeliest tokens by their texts. Of two with the same text the likelier one counts.
+fn top_logprobs(top: impl IntoIterator<Item = (String, f32)>) -> Value {
+    let mut all = Map::new();
+    for (text, logprob) in top {
+        all.entry(text).or_insert_with(|| finite(logprob).into());
+    }
+    all.into()
+}
+
+/// The log-probabilities of a prompt and of its answer.
+fn joined(prompt: Option<Logprobs>, answer: Option<Logprobs>) -> Option<Logprobs> {
+    let (mut all, more) = match (prompt, answer) {
+        (Some(prompt), Some(answer)) => (prompt, answer),
+        (prompt, answer) => return prompt.or(answer),
+    };
+    all.tokens.extend(more.tokens);
+    all.token_logprobs.extend(more.token_logprobs);
+    all.top_logprobs.extend(more.top_logprobs);
+    all.text_offset.extend(more.text_offset);
+    Some(all)
 }

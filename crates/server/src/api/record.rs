@@ -77,13 +77,27 @@ impl RequestRecord {
     /// An answer of it has ended as it should. Of several answers the tokens are added up, and their
     /// times are those of the first that ends.
     pub(super) fn finish(&self, stats: &GenerationStats) {
-        let figures = ApiFigures {
+        self.add(ApiFigures {
             prompt_tokens: count(stats.num_prompt_tokens),
             cached_tokens: count(stats.num_cached_tokens),
             generation_tokens: count(stats.num_generation_tokens),
             time_to_first_token_ms: stats.time_to_first_token_ms,
             generation_tps: stats.generation_tps,
-        };
+        });
+    }
+
+    /// A prompt of it has been scored, for which nothing is written.
+    pub(super) fn scored(&self, prompt_tokens: u32) {
+        self.add(ApiFigures {
+            prompt_tokens,
+            cached_tokens: 0,
+            generation_tokens: 0,
+            time_to_first_token_ms: 0.0,
+            generation_tps: 0.0,
+        });
+    }
+
+    fn add(&self, figures: ApiFigures) {
         let mut request = self.guard();
         request.figures = Some(match request.figures.take() {
             None => figures,

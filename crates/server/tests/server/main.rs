@@ -6,6 +6,7 @@ mod api;
 mod decisions;
 mod diagnosis;
 mod document;
+mod echo;
 mod embeddings;
 mod faults;
 mod half_close;
