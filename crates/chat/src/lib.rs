@@ -58,6 +58,7 @@ mod segments;
 mod stop;
 mod stop_tokens;
 mod template;
+mod thinking;
 mod turn;
 
 pub use after::{Ending, assemble_after};
@@ -78,4 +79,5 @@ pub use segments::{
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens, TemplateSources};
+pub use thinking::{Thinking, ThinkingChoices, forget_thinking};
 pub use turn::{CallArguments, MadeCall, PromptEnd, Turn, TurnsPrompt, assemble_turns};

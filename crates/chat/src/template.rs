@@ -3,13 +3,14 @@
 
 use crate::limits::TimeLimit;
 use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
+use crate::thinking::{self, Thinking, ThinkingChoices};
 use crate::{Cancel, ChatError, Date, Message, Role, builtins};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context, machinery};
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const MAX_SOURCE_BYTES: usize = 256 << 10;
@@ -131,6 +132,8 @@ pub struct ChatTemplate {
     special: SpecialTokens,
     day: Day,
     variables: Arc<Map<String, Json>>,
+    /// Levels of thinking that the template takes, once someone has asked; clones share them.
+    thinking: Arc<OnceLock<ThinkingChoices>>,
     time: TimeLimit,
 }
 
@@ -162,6 +165,7 @@ impl ChatTemplate {
             special,
             day: Day::Unknown,
             variables: Arc::default(),
+            thinking: Arc::default(),
             time: TimeLimit::default(),
         })
     }
@@ -202,6 +206,25 @@ impl ChatTemplate {
         }
         self.variables = Arc::new(variables);
         Ok(self)
+    }
+
+    /// How much a model with this template can be told to think. The first call renders a small
+    /// chat with each value; clones remember the result.
+    pub fn thinking(&self) -> &ThinkingChoices {
+        self.thinking.get_or_init(|| {
+            // A prompt that no one waits for any more must not decide this for the next one.
+            let (variables, time) = (Arc::default(), TimeLimit::default());
+            let plain = ChatTemplate { variables, time, ..self.clone() };
+            thinking::probe(&plain.with_time_limit(self.time.limit))
+        })
+    }
+
+    /// Sets how much the model thinks, or the nearest level that the template has. Variables that
+    /// say so themselves count instead; see [`ThinkingChoices::variables`].
+    pub fn with_thinking(mut self, wanted: Thinking) -> ChatTemplate {
+        let given = Arc::unwrap_or_clone(std::mem::take(&mut self.variables));
+        self.variables = Arc::new(self.thinking().variables(wanted, given));
+        self
     }
 
     /// Sets how much of a processor's time the renderings for one prompt may take together; two
