@@ -203,7 +203,7 @@ impl Victim {
 
     async fn compare(&self) -> anyhow::Result<()> {
         let mut events = self.app.subscribe();
-        let column = |seed| CompareColumn { model: None, temperature: None, seed: Some(seed) };
+        let column = |seed| CompareColumn { seed: Some(seed), ..CompareColumn::default() };
         let compare = Command::Compare {
             conversation_id: self.conversation.clone(),
             message_id: None,

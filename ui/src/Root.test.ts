@@ -236,6 +236,7 @@ test('the settings of a chat say where each value comes from, and can be taken b
     resolved: {
       settings: { ...settings, temperature: 0.2, top_p: 0.8 },
       from: { temperature: 'chat', top_p: 'generation_config', max_tokens: 'app' },
+      thinking: null,
     },
   };
   app.navigation.show('inspector', true);

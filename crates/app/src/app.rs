@@ -33,6 +33,7 @@ use crate::models::hub_account::HubAccount;
 use crate::models::measurements::Measurements;
 use crate::models::removed_revisions::RemovedRevisions;
 use crate::models::running_import::RunningImport;
+use crate::models::thinking::KnownThinking;
 use crate::monitor::recent::Monitor;
 use crate::options::{
     AnswerDefaults, ForcedKvQuantization, ForcedSpeculation, SavedContextOptions,
@@ -68,6 +69,7 @@ pub struct App {
     pub(crate) removed_folders: RemovedFolders,
     pub(crate) importing: RunningImport,
     pub(crate) measurements: Measurements,
+    pub(crate) known_thinking: Arc<KnownThinking>,
     pub(crate) store: Arc<Store>,
     /// The in-memory database of private conversations; opened with the first of them.
     pub(crate) private: OnceCell<Arc<Store>>,

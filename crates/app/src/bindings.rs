@@ -125,6 +125,8 @@ pub fn typescript() -> String {
         declaration::<wire::KvBits>(&config),
         declaration::<wire::Speed>(&config),
         declaration::<wire::AtOverflow>(&config),
+        declaration::<wire::Thinking>(&config),
+        declaration::<wire::ThinkingChoices>(&config),
         declaration::<wire::Preset>(&config),
         declaration::<wire::Persona>(&config),
         declaration::<wire::EngineState>(&config),

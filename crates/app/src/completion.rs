@@ -18,7 +18,7 @@ use cairn_store::NamedCacheRow;
 pub use cairn_chat::{
     AnswerForm, CallArguments, CallSchema, Date, FinishReason, GenerationStats, GuessCounts,
     MadeCall, Message, OfferedTool, PromptEnd, Role, SamplingParams, SegmentEvent, TextForm,
-    TextPlace, Turn, TurnsPrompt,
+    TextPlace, Thinking, Turn, TurnsPrompt, forget_thinking,
 };
 pub use cairn_engine::{
     EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptFacts,
@@ -27,6 +27,7 @@ pub use cairn_engine::{
 
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::convert;
 use crate::crashes::record::{RunningStep, Step, StepKind};
 use crate::models::loaded::loaded_status;
 use crate::models::{list, loading, model_title};
@@ -152,6 +153,7 @@ impl App {
         let (kv_cache, speculation) = self.decoding(&settings, status.as_ref());
         let mut request = GenerateRequest {
             sampling: sampling(&settings),
+            thinking: Some(convert::thinking(settings.thinking)),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
             kv_cache,
@@ -176,9 +178,10 @@ impl App {
 
     /// How many tokens the prompt of a request has; none of them is computed.
     pub async fn num_prompt_tokens(&self, request: GenerateRequest) -> Result<usize, EngineError> {
-        let GenerateRequest { model, prompt, template_variables, .. } = request;
+        let GenerateRequest { model, prompt, template_variables, thinking, .. } = request;
         let _step = self.crashes.begin(Step::new(StepKind::Program, model.clone()));
-        let tokens = self.engine.prompt_tokens(model.as_deref(), prompt, template_variables);
+        let tokens =
+            self.engine.prompt_tokens(model.as_deref(), prompt, template_variables, thinking);
         Ok(tokens.await?.len())
     }
 
@@ -202,8 +205,10 @@ impl App {
             None => {
                 for prompt in prompts {
                     let variables = serde_json::Map::new();
-                    let tokens =
-                        self.engine.prompt_tokens(model.as_deref(), prompt, variables).await?;
+                    let tokens = self
+                        .engine
+                        .prompt_tokens(model.as_deref(), prompt, variables, None)
+                        .await?;
                     scores.push(Score { tokens, ..Score::default() });
                 }
             }
@@ -237,7 +242,8 @@ impl App {
         let variables = request.template_variables.clone();
         let model = request.model.as_deref();
         let step = self.crashes.begin(Step::new(StepKind::Program, request.model.clone()));
-        let prompt_ids = self.engine.prompt_tokens(model, prompt, variables).await;
+        let prompt_ids =
+            self.engine.prompt_tokens(model, prompt, variables, request.thinking).await;
         drop(step);
         let prompt_ids = prompt_ids.map_err(StartError::Engine)?;
         let num_shared = token_ids.iter().zip(&prompt_ids).take_while(|(a, b)| a == b).count();

@@ -6,7 +6,7 @@ mod numbers;
 
 use std::path::Path;
 
-use cairn_chat::{FinishReason, GenerationStats, Role};
+use cairn_chat::{FinishReason, GenerationStats, Role, Thinking, ThinkingChoices};
 use cairn_engine::{
     AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
     PromptFileLayout, PromptKind, SnapKv, Speculation, is_encoder, is_supported, is_tight,
@@ -452,6 +452,40 @@ fn wired_memory(recommended_bytes: u64, models: &[wire::LoadedModel]) -> wire::W
 fn loaded_model(model: cairn_engine::LoadedModelStatus) -> wire::LoadedModel {
     let LoadedModelStatus { name, fingerprint, weight_bytes, draft, .. } = model;
     wire::LoadedModel { name, fingerprint, bytes: weight_bytes, draft }
+}
+
+/// Converts how much a model is to think, for its chat template.
+pub(crate) fn thinking(thinking: wire::Thinking) -> Thinking {
+    match thinking {
+        wire::Thinking::Automatic => Thinking::Automatic,
+        wire::Thinking::Off => Thinking::Off,
+        wire::Thinking::On => Thinking::On,
+        wire::Thinking::Minimal => Thinking::Minimal,
+        wire::Thinking::Low => Thinking::Low,
+        wire::Thinking::Medium => Thinking::Medium,
+        wire::Thinking::High => Thinking::High,
+        wire::Thinking::Xhigh => Thinking::Xhigh,
+        wire::Thinking::Max => Thinking::Max,
+    }
+}
+
+/// Converts the levels that a chat template has.
+pub(crate) fn thinking_choices(choices: &ThinkingChoices) -> wire::ThinkingChoices {
+    let level = |level| match level {
+        Thinking::Automatic => wire::Thinking::Automatic,
+        Thinking::Off => wire::Thinking::Off,
+        Thinking::On => wire::Thinking::On,
+        Thinking::Minimal => wire::Thinking::Minimal,
+        Thinking::Low => wire::Thinking::Low,
+        Thinking::Medium => wire::Thinking::Medium,
+        Thinking::High => wire::Thinking::High,
+        Thinking::Xhigh => wire::Thinking::Xhigh,
+        Thinking::Max => wire::Thinking::Max,
+    };
+    wire::ThinkingChoices {
+        levels: choices.levels().map(level).collect(),
+        automatic: choices.allowed(Thinking::Automatic).map(level),
+    }
 }
 
 /// How keys and values are stored with these settings by a model that can quantize them in groups

@@ -250,6 +250,7 @@ impl Parts {
             removed_folders: RemovedFolders::default(),
             importing: RunningImport::default(),
             measurements: Measurements::new(options.measures_after),
+            known_thinking: Arc::default(),
             data_folder: options.data_folder,
             store,
             private: OnceCell::new(),

@@ -247,8 +247,12 @@ impl World {
 
     async fn compare(&mut self, id: &str) {
         let events = self.app.subscribe();
-        let column =
-            |temperature| CompareColumn { model: None, temperature: Some(temperature), seed: None };
+        let column = |temperature| CompareColumn {
+            model: None,
+            temperature: Some(temperature),
+            seed: None,
+            thinking: None,
+        };
         let text = (self.random.below(2) == 0).then(|| "How high is a cairn?".to_owned());
         let columns = vec![column(0.0), column(0.7)];
         let conversation_id = id.to_owned();

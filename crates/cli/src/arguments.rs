@@ -8,6 +8,7 @@ mod speculation;
 use std::path::PathBuf;
 
 use cairn_app::wire::ChatFileFormat;
+use cairn_chat::Thinking;
 use cairn_engine::PromptFileLayout;
 use cairn_formats::gguf::RoundTo;
 use cairn_hub::{RepoId, Revision};
@@ -23,7 +24,7 @@ pub use flags::{
 };
 use flags::{
     at_least_one, boolean, chat_formats, float_types, forms, json_object, layouts, not_blank,
-    quantization_modes, recipes, sample_limit, token_id, whole,
+    quantization_modes, recipes, sample_limit, thinking, token_id, whole,
 };
 pub use mlx_lm::parse;
 pub use serve::Serve;
@@ -122,6 +123,15 @@ pub struct Generate {
     /// More variables for the chat template, as a JSON object
     #[arg(long, value_name = "JSON", value_parser = json_object)]
     pub chat_template_config: Option<Map<String, Value>>,
+    /// How much the model thinks before it answers: off, on, minimal, low, medium, high, xhigh or max,
+    /// as its chat template allows [default: what the template does by itself]
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        value_parser = thinking,
+        conflicts_with_all = ["prompt_tokens", "ignore_chat_template"]
+    )]
+    pub thinking: Option<Thinking>,
     /// Accepted as by mlx-lm, where it has no effect either: there are no default chat templates
     /// any more, and a model without one gets the plain prompt
     #[arg(long)]
@@ -332,6 +342,10 @@ pub struct Chat {
     /// System prompt of the conversation
     #[arg(long, allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
+    /// How much the model thinks before it answers: off, on, minimal, low, medium, high, xhigh or max,
+    /// as its chat template allows [default: what the template does by itself]
+    #[arg(long, value_name = "LEVEL", value_parser = thinking)]
+    pub thinking: Option<Thinking>,
     /// Maximum number of tokens to generate; -1 generates until the context is full
     #[arg(
         short,

@@ -25,6 +25,9 @@ pub async fn run(arguments: Chat) -> Result<()> {
     let questions = Questions::Allowed;
     let session = Session::open(&arguments.model, questions).await?;
     session.load_draft(&arguments.speculation, &arguments.model, questions).await?;
+    if let Some(level) = arguments.thinking {
+        session.require_thinking(level).await?;
+    }
     note!(
         "Chatting with {}. q quits, r starts a new conversation, h shows help.",
         session.model.name
@@ -60,6 +63,7 @@ pub async fn run(arguments: Chat) -> Result<()> {
 fn request(arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
     let default = GenerateRequest::new(PromptInput::Messages(messages));
     GenerateRequest {
+        thinking: arguments.thinking,
         sampling: arguments.sampling.params(),
         max_tokens: arguments.max_tokens,
         prefill_step_size: arguments

@@ -24,6 +24,9 @@ pub async fn run(arguments: Generate) -> Result<()> {
     let questions = Questions::unless(arguments.json);
     let session = Session::open(&arguments.model, questions).await?;
     session.load_draft(&arguments.speculation, &arguments.model, questions).await?;
+    if let Some(level) = arguments.thinking {
+        session.require_thinking(level).await?;
+    }
     if !session.model.has_chat_template {
         note_ignored_flags(&arguments, &session.model.name);
     }
@@ -122,6 +125,7 @@ fn prompt(arguments: &Generate, text: String, has_chat_template: bool) -> Prompt
 fn request(arguments: &Generate, prompt: PromptInput) -> GenerateRequest {
     GenerateRequest {
         template_variables: arguments.chat_template_config.clone().unwrap_or_default(),
+        thinking: arguments.thinking,
         sampling: arguments.sampling.params(),
         max_tokens: arguments.max_tokens,
         prefill_step_size: arguments.prefill.step_size as usize,

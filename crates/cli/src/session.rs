@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use cairn_chat::Thinking;
 use cairn_engine::{Engine, EngineOptions, ModelInfo, ModelOptions};
 
 use crate::arguments::{ModelFlags, SpeculationFlags};
@@ -36,6 +37,20 @@ impl Session {
         let model = engine.load_with(&flags.model, &folder, options).await?;
         spinner.finish_and_clear();
         Ok(Session { engine, model, folder })
+    }
+
+    /// Fails unless the model can be told to think so much.
+    pub async fn require_thinking(&self, level: Thinking) -> Result<()> {
+        let choices = self.engine.thinking(None).await?;
+        let name = &self.model.name;
+        if choices.levels().len() == 0 {
+            bail!("cannot use --thinking {level}: the chat template of {name} has no such choice");
+        }
+        if level != Thinking::Automatic && !choices.levels().any(|known| known == level) {
+            let known: Vec<_> = choices.levels().map(Thinking::name).collect();
+            bail!("cannot use --thinking {level}: {name} allows {}", known.join(", "));
+        }
+        Ok(())
     }
 
     /// Loads the draft model that the flags name, if they do.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use cairn_chat::{Thinking, ThinkingChoices};
 use cairn_lm::batch::BatchOptions;
 use cairn_prompt_cache::CacheChange;
 use serde_json::{Map, Value};
@@ -315,7 +316,7 @@ impl Engine {
 
     /// The tokens of `text`, as [`PromptInput::Text`] has them.
     pub async fn tokenize(&self, text: &str) -> Result<Vec<u32>, EngineError> {
-        self.prompt_tokens(None, PromptInput::Text(text.to_owned()), Map::new()).await
+        self.prompt_tokens(None, PromptInput::Text(text.to_owned()), Map::new(), None).await
     }
 
     /// The tokens of a prompt for a loaded model; without its name those for the current one.
@@ -324,10 +325,12 @@ impl Engine {
         model: Option<&str>,
         prompt: PromptInput,
         template_variables: Map<String, Value>,
+        thinking: Option<Thinking>,
     ) -> Result<Vec<u32>, EngineError> {
         let (reply, answer) = oneshot::channel();
         let model = model.map(str::to_owned);
-        self.ask(Job::Tokenize { model, prompt, template_variables, reply }, answer).await
+        let job = Job::Tokenize { model, prompt, template_variables, thinking, reply };
+        self.ask(job, answer).await
     }
 
     /// What the prompt cache has of the prompt of a request; nothing is read or begun.
@@ -341,6 +344,14 @@ impl Engine {
         let template = |loaded: &LoadedModel| loaded.tokenizer.chat_template().cloned();
         let template = self.submit(Some(model), template).await?;
         Ok(template.and_then(|template| template.own_system_prompt()))
+    }
+
+    /// How much a loaded model can be told to think; empty if it has no chat template. Without a
+    /// name it asks the current model.
+    pub async fn thinking(&self, model: Option<&str>) -> Result<ThinkingChoices, EngineError> {
+        let template = |loaded: &LoadedModel| loaded.tokenizer.chat_template().cloned();
+        let template = self.submit(model, template).await?;
+        Ok(template.map(|template| template.thinking().clone()).unwrap_or_default())
     }
 
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.

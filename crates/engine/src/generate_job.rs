@@ -87,9 +87,10 @@ impl GenerateJob {
         let (known, prompt) = match self.prompt.take().filter(|(known, _)| known == identity) {
             Some(known) => known,
             None => {
-                let GenerateRequest { prompt, template_variables, .. } = &*self.request;
+                let GenerateRequest { prompt, template_variables, thinking, .. } = &*self.request;
                 let cancel = self.cancel.clone();
-                let built = prompt_tokens(&loaded.model, prompt, template_variables, cancel);
+                let built =
+                    prompt_tokens(&loaded.model, prompt, template_variables, *thinking, cancel);
                 let prompt = match built {
                     Ok(mut prompt) => {
                         prompt.tokens.extend(&self.request.answer_so_far);

@@ -27,8 +27,8 @@ pub(crate) fn look_ahead(
     let loaded = worker.models.get(request.model.as_deref())?;
     request.check()?;
     let cancel = worker.cancel(|| false);
-    let GenerateRequest { prompt, template_variables, .. } = request;
-    let prompt = prompt_tokens(&loaded.model, prompt, template_variables, cancel)?;
+    let GenerateRequest { prompt, template_variables, thinking, .. } = request;
+    let prompt = prompt_tokens(&loaded.model, prompt, template_variables, *thinking, cancel)?;
     let (num_known, num_tokens) = (prompt.last_from, prompt.tokens.len());
     if !request.looks_up() || num_tokens == 0 {
         return Ok(Outlook { num_known, num_cached: 0, miss: None });

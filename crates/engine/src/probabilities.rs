@@ -53,8 +53,8 @@ impl Probabilities {
         let request =
             Box::new(GenerateRequest { speculation: Speculation::Off, form: None, ..*request });
         request.check()?;
-        let GenerateRequest { prompt, template_variables, .. } = &*request;
-        let prompt = prompt_tokens(&loaded.model, prompt, template_variables, cancel)?;
+        let GenerateRequest { prompt, template_variables, thinking, .. } = &*request;
+        let prompt = prompt_tokens(&loaded.model, prompt, template_variables, *thinking, cancel)?;
         // Refused before anything is looked up.
         let (model, answer) = (&loaded.model.model, &request.answer_so_far);
         AnswerReader::new(model, &prompt.tokens, answer, Vec::new(), 0)?;

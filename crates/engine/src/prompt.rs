@@ -1,7 +1,7 @@
 //! Builds the tokens of a prompt.
 
 use cairn_chat::{
-    Cancel, ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble,
+    Cancel, ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, Thinking, assemble,
     assemble_after, assemble_turns,
 };
 use cairn_formats::cache_file::PromptKind;
@@ -21,9 +21,10 @@ pub(crate) fn prompt_tokens(
     model: &LoadedModel,
     prompt: &PromptInput,
     template_variables: &Map<String, Value>,
+    thinking: Option<Thinking>,
     cancel: Cancel,
 ) -> Result<Prompt, EngineError> {
-    let prompt = assembled(model, prompt, template_variables, cancel);
+    let prompt = assembled(model, prompt, template_variables, thinking, cancel);
     prompt.map_err(|error| match error {
         EngineError::Prompt(ChatError::Cancelled) => EngineError::Closed,
         error => error,
@@ -34,6 +35,7 @@ fn assembled(
     model: &LoadedModel,
     prompt: &PromptInput,
     template_variables: &Map<String, Value>,
+    thinking: Option<Thinking>,
     cancel: Cancel,
 ) -> Result<Prompt, EngineError> {
     let plain = |tokens: Vec<u32>| Prompt {
@@ -48,7 +50,9 @@ fn assembled(
     let tokenizer = model.tokenizer.as_ref();
     let template = || {
         let template = tokenizer.chat_template().cloned().ok_or(ChatError::NoTemplate)?;
-        template.with_cancel(cancel.clone()).with_variables(template_variables.clone())
+        let template = template.with_variables(template_variables.clone())?;
+        let template = thinking.into_iter().fold(template, ChatTemplate::with_thinking);
+        Ok::<_, ChatError>(template.with_cancel(cancel.clone()))
     };
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
@@ -77,7 +81,7 @@ pub(crate) fn known_tokens(
 ) -> Result<Vec<u32>, EngineError> {
     match prompt.opaque_prefix() {
         Some(_) => Err(EngineError::BeginningLost),
-        None => Ok(prompt_tokens(model, prompt, &Map::new(), cancel)?.tokens),
+        None => Ok(prompt_tokens(model, prompt, &Map::new(), None, cancel)?.tokens),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use cairn_chat::{
     AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, Prompt, SamplingParams,
-    SegmentEvent, TurnsPrompt,
+    SegmentEvent, Thinking, TurnsPrompt,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::QuantizedKvCache;
@@ -170,6 +170,9 @@ pub struct GenerateRequest {
     pub answer_so_far: Vec<u32>,
     /// More variables for the chat template, such as `enable_thinking`.
     pub template_variables: Map<String, Value>,
+    /// How much the model thinks, as its chat template allows; `None` leaves the template as it is,
+    /// and a level that the variables ask for counts instead.
+    pub thinking: Option<Thinking>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// The most tokens to sample; the answer also ends at the end of the context.
@@ -316,6 +319,7 @@ impl GenerateRequest {
             prompt,
             answer_so_far: Vec::new(),
             template_variables: Map::new(),
+            thinking: None,
             sampling: SamplingParams::default(),
             max_tokens: 256,
             context_length: None,

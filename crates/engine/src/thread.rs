@@ -430,11 +430,12 @@ fn run_at_once(worker: &mut Worker, job: Job) {
         Job::LookAhead { request, reply } => {
             respond(worker, reply, "looking up a prompt", |worker| look_ahead(worker, &request));
         }
-        Job::Tokenize { model, prompt, template_variables, reply } => {
+        Job::Tokenize { model, prompt, template_variables, thinking, reply } => {
             respond(worker, reply, "tokenizing", |worker| {
                 let loaded = worker.models.get(model.as_deref())?;
                 let cancel = worker.cancel(|| false);
-                Ok(prompt_tokens(&loaded.model, &prompt, &template_variables, cancel)?.tokens)
+                let variables = &template_variables;
+                Ok(prompt_tokens(&loaded.model, &prompt, variables, thinking, cancel)?.tokens)
             });
         }
         Job::SetWiredMemory(is_wanted) => worker.wired.want(is_wanted),

@@ -73,8 +73,7 @@ impl Tokenizer {
         special_tokens.sort_by_key(|(_, id)| *id);
 
         let special = SpecialTokens::from_tokenizer_config_value(&config);
-        let template = chat_templates::read(folder, &config, special.clone())?;
-        let template = template.map(|template| template.with_clock(today));
+        let template = chat_template(folder, &config)?;
         let adds_eos = config.get("add_eos_token").and_then(Value::as_bool).unwrap_or(false);
         Ok(Tokenizer {
             path,
@@ -87,6 +86,12 @@ impl Tokenizer {
             template,
             adds_eos,
         })
+    }
+
+    /// Reads the chat template of a model folder without its vocabulary; `None` for folders without
+    /// one, such as base models.
+    pub fn read_chat_template(folder: &Path) -> Result<Option<ChatTemplate>, LmError> {
+        chat_template(folder, &tokenizer_config(folder)?)
     }
 
     /// The id of a token, special or not.
@@ -230,6 +235,12 @@ pub(crate) fn tokenizer_json(path: &Path, config: &Value) -> Result<Value, LmErr
     }
     let json = tiktoken::tokenizer_json(name, &contents, config);
     json.map_err(|error| LmError::Tokenizer { path: path.to_owned(), reason: error.to_string() })
+}
+
+fn chat_template(folder: &Path, config: &Value) -> Result<Option<ChatTemplate>, LmError> {
+    let special = SpecialTokens::from_tokenizer_config_value(config);
+    let template = chat_templates::read(folder, config, special)?;
+    Ok(template.map(|template| template.with_clock(today)))
 }
 
 /// The value of tokenizer_config.json; null for folders without one.

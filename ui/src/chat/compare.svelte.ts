@@ -71,7 +71,8 @@ export class CompareStore {
   readonly isSame = $derived.by(() => {
     const [a, b] = this.columns;
     if (!a || !b) return false;
-    return a.model === b.model && a.temperature === b.temperature && a.seed === b.seed;
+    const isSameChance = a.temperature === b.temperature && a.seed === b.seed;
+    return a.model === b.model && isSameChance && a.thinking === b.thinking;
   });
 
   /** The fields that hold what is not allowed: until it is right, nothing is asked. */
@@ -102,7 +103,7 @@ export class CompareStore {
   open(conversationId: string | null, question: CompareQuestion, models: [string | null, string | null]): void {
     this.conversationId = conversationId;
     this.question = question;
-    this.columns = models.map((model) => ({ model, temperature: null, seed: null }));
+    this.columns = models.map((model) => ({ model, temperature: null, seed: null, thinking: null }));
     this.#clear();
     this.numFocusRequests++;
   }
@@ -231,7 +232,8 @@ export class CompareStore {
       this.earlier = earlier;
       this.conversationId = stored.conversationId;
       this.question = stored.question;
-      this.columns = stored.columns;
+      // What an earlier version has stored says nothing of thinking.
+      this.columns = stored.columns.map((column) => ({ ...column, thinking: column.thinking ?? null }));
       this.#take(messages);
     } catch {
       // The answers are gone.

@@ -81,8 +81,8 @@ test('the last question is asked with both models', async () => {
     message_id: 'q',
     text: null,
     columns: [
-      { model: 'm', temperature: null, seed: null },
-      { model: 'n', temperature: null, seed: null },
+      { model: 'm', temperature: null, seed: null, thinking: null },
+      { model: 'n', temperature: null, seed: null, thinking: null },
     ],
   });
 });
@@ -179,7 +179,7 @@ test('what could not begin says why, and stays as it is', async () => {
   platform.answers.compare = new Error('No room.');
   chat.openCompare(['m', 'm']);
   expect(chat.compare.isSame).toBe(true);
-  chat.compare.columns[1] = { model: 'm', temperature: 1, seed: null };
+  chat.compare.columns[1] = { model: 'm', temperature: 1, seed: null, thinking: null };
   expect(chat.compare.isSame).toBe(false);
   await chat.compare.start();
   expect(chat.compare.problem).toBe('No room.');
@@ -187,8 +187,10 @@ test('what could not begin says why, and stays as it is', async () => {
 });
 
 test('the words of a column', () => {
-  expect(settingsWords({ model: 'm', temperature: null, seed: null })).toBe('');
-  expect(settingsWords({ model: 'm', temperature: 0.5, seed: 7 })).toBe('temperature 0.5, seed 7');
+  expect(settingsWords({ model: 'm', temperature: null, seed: null, thinking: null })).toBe('');
+  expect(settingsWords({ model: 'm', temperature: 0.5, seed: 7, thinking: 'off' })).toBe(
+    'temperature 0.5, seed 7, thinking: off',
+  );
   expect(compareFigures(stats())).toEqual([
     ['First token', 'after 312 ms'],
     ['Writing', '42.1 tok/s'],

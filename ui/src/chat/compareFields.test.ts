@@ -49,7 +49,7 @@ test.each([
   await fireEvent.change(input);
   expect(compare.columns[0]?.[name === 'Seed' ? 'seed' : 'temperature']).toBe(value);
   await type(input, '');
-  expect(compare.columns[0]).toEqual({ model: 'm', temperature: null, seed: null });
+  expect(compare.columns[0]).toEqual({ model: 'm', temperature: null, seed: null, thinking: null });
 });
 
 test('what was refused stops no other comparison', async () => {

@@ -4,11 +4,12 @@ import { strings } from '../text';
 import { statusLine, type StatusLine } from './stats';
 
 /** The settings of a column that are not those of the chat. */
-export function settingsWords({ temperature, seed }: CompareColumn): string {
-  const { compare } = strings;
+export function settingsWords({ temperature, seed, thinking }: CompareColumn): string {
+  const { compare, settings } = strings;
   const parts = [
     temperature === null ? '' : compare.withTemperature(temperature),
     seed === null ? '' : compare.withSeed(seed),
+    thinking === null ? '' : compare.withThinking(settings.rows.thinking.choices?.[thinking] ?? thinking),
   ];
   return parts.filter((part) => part !== '').join(', ');
 }

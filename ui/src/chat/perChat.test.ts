@@ -64,6 +64,7 @@ const resolved = (change: Partial<Settings>, scope: SettingScope = 'chat'): Repl
   resolved: {
     settings: { ...values, ...change },
     from: Object.fromEntries(Object.keys(change).map((key) => [key, scope])),
+    thinking: null,
   },
 });
 

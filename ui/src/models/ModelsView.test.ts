@@ -399,7 +399,7 @@ test('what is set for a model is shown with its source and its memory, changed, 
   const platform = new FakePlatform();
   const own = (change: Partial<Settings>, from: ResolvedSettings['from']): Reply => ({
     type: 'settings',
-    resolved: { settings: { ...values, ...change }, from },
+    resolved: { settings: { ...values, ...change }, from, thinking: null },
   });
   platform.answers.get_settings = own({ temperature: 0.6 }, { temperature: 'generation_config' });
   platform.answers.get_model_memory = {
@@ -456,7 +456,7 @@ test('what is set for a model is shown with its source and its memory, changed, 
 
 test('the context of a model is bounded by what it reads, and the field says so', async () => {
   const platform = new FakePlatform();
-  platform.answers.get_settings = { type: 'settings', resolved: { settings: values, from: {} } };
+  platform.answers.get_settings = { type: 'settings', resolved: { settings: values, from: {}, thinking: null } };
   const { app } = await open({}, platform);
   app.openModelSettings('owner/model');
   await drawn();
@@ -471,7 +471,11 @@ test('a pinned model says that it is not unloaded when idle', async () => {
   const platform = new FakePlatform();
   const resolved = (is_pinned: boolean): Reply => ({
     type: 'settings',
-    resolved: { settings: { ...values, is_pinned, idle_unload: 'one_hour' }, from: { is_pinned: 'model' } },
+    resolved: {
+      settings: { ...values, is_pinned, idle_unload: 'one_hour' },
+      from: { is_pinned: 'model' },
+      thinking: null,
+    },
   });
   platform.answers.get_settings = resolved(true);
   const { app } = await open({}, platform);
@@ -784,7 +788,7 @@ test('the hub’s settings are refused at their field, and say to whom a token b
 
   platform.answers.set_setting = {
     type: 'settings',
-    resolved: { settings: { ...values, hub_endpoint: '' }, from: {} },
+    resolved: { settings: { ...values, hub_endpoint: '' }, from: {}, thinking: null },
   };
   await fireEvent.change(address, { target: { value: ' ' } });
   await drawn();

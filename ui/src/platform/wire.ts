@@ -1023,7 +1023,11 @@ export type CompareColumn = {
 /**
  * None: the one that answers next in the conversation.
  */
-model: string | null, temperature: number | null, seed: number | null, };
+model: string | null, temperature: number | null, seed: number | null,
+/**
+ * None: what holds in the conversation.
+ */
+thinking: Thinking | null, };
 
 /**
  * The figures under an answer.
@@ -1838,6 +1842,10 @@ temperature: number,
  */
 max_tokens: number,
 /**
+ * How much the model thinks before it answers, or the nearest that its chat template allows.
+ */
+thinking: Thinking,
+/**
  * Whether an answer that repeats itself waits for a choice.
  */
 holds_loops: boolean,
@@ -1986,7 +1994,11 @@ export type ResolvedSettings = { settings: Settings,
 /**
  * Where each value was set; a setting that is missing here has its default.
  */
-from: { [key in keyof Settings]?: SettingScope }, };
+from: { [key in keyof Settings]?: SettingScope },
+/**
+ * How much the target's model can be told to think; none: no model is known.
+ */
+thinking: ThinkingChoices | null, };
 
 export type Appearance = "system" | "light" | "dark";
 
@@ -2009,6 +2021,24 @@ export type Speed = "plain" | "automatic";
  * What becomes of a chat that has outgrown its model's context.
  */
 export type AtOverflow = "stop" | "forget" | "summarize";
+
+/**
+ * How much a model thinks before it answers.
+ */
+export type Thinking = "automatic" | "off" | "on" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max";
+
+/**
+ * How much a model can be told to think.
+ */
+export type ThinkingChoices = {
+/**
+ * The least first; empty if its chat template has no choice.
+ */
+levels: Array<Thinking>,
+/**
+ * The level that `Automatic` stands for, if that is known.
+ */
+automatic: Thinking | null, };
 
 /**
  * Named parameters of answers, which chats can be given together.

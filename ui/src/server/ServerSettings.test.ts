@@ -16,8 +16,11 @@ async function open(overview: Partial<ApiOverview> = {}) {
   platform.answers = {
     bootstrap: bootstrap(),
     get_api: api(overview),
-    get_settings: { type: 'settings', resolved: { settings, from: {} } },
-    set_setting: { type: 'settings', resolved: { settings: { ...settings, api_is_on: true }, from: {} } },
+    get_settings: { type: 'settings', resolved: { settings, from: {}, thinking: null } },
+    set_setting: {
+      type: 'settings',
+      resolved: { settings: { ...settings, api_is_on: true }, from: {}, thinking: null },
+    },
     make_api_key: { type: 'api_key_made', key: apiKey('n', { name: 'Editor' }), secret: 'cairn-beef' },
   };
   const { app } = await openWindow(platform);

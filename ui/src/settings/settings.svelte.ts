@@ -1,6 +1,7 @@
 // The settings: each change is shown at once, checked and saved by the core, and taken back when that fails.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
+import { SvelteMap } from 'svelte/reactivity';
+import type { ResolvedSettings, Settings, SettingScope, SettingTarget, ThinkingChoices } from '../platform/wire';
 import { table, type SettingRow } from './table';
 
 export type SettingValue = Settings[keyof Settings];
@@ -32,6 +33,8 @@ export class SettingsStore {
   /** What holds for the target, of a draft without its own values; null until the core has answered. */
   #answered = $state.raw<ResolvedSettings | null>(null);
   readonly #resolved = $derived(this.#answered && withDraft(this.#answered, this.target));
+  /** How much models can be told to think, by their names. */
+  readonly thinkingOf = new SvelteMap<string, ThinkingChoices>();
   #numSaving = 0;
 
   /** In the inspector, of whichever chat. */
@@ -91,6 +94,27 @@ export class SettingsStore {
   valueOf(row: SettingRow): SettingValue {
     const settings = this.#resolved?.settings ?? this.current;
     return settings?.[row.key] ?? null;
+  }
+
+  /** How much the target's model can be told to think; null while no model is known. */
+  get thinking(): ThinkingChoices | null {
+    return this.#resolved?.thinking ?? null;
+  }
+
+  /** Asks how much a model can be told to think. */
+  async askThinking(name: string): Promise<void> {
+    const thinking = (await this.read({ type: 'model', name }))?.thinking;
+    if (thinking) this.thinkingOf.set(name, thinking);
+  }
+
+  /** What holds for a target, whatever is on screen; null if that cannot be asked. */
+  async read(scope: SettingTarget): Promise<ResolvedSettings | null> {
+    try {
+      const reply = await this.platform.call({ type: 'get_settings', scope });
+      return reply.type === 'settings' ? reply.resolved : null;
+    } catch {
+      return null;
+    }
   }
 
   /** Whether the target is a model that is pinned. */
@@ -172,7 +196,11 @@ export class SettingsStore {
     if (scope === 'app' && this.current) this.current = { ...this.current, [key]: value };
     if (!this.#answered) return;
     const { settings, from } = this.#answered;
-    this.#answered = { settings: { ...settings, [key]: value }, from: { ...from, [key]: scope } };
+    this.#answered = {
+      ...this.#answered,
+      settings: { ...settings, [key]: value },
+      from: { ...from, [key]: scope },
+    };
   }
 
   /** Gives a chat that is not made yet these parameters, and takes its other ones away. */
@@ -182,6 +210,13 @@ export class SettingsStore {
     const replaced = new Set(Object.keys(this.parameters()));
     const others = Object.entries(target.values).filter(([key]) => !replaced.has(key));
     this.#showDraft(target, { ...Object.fromEntries(others), ...parameters });
+  }
+
+  /** Gives a chat that is not made yet a value, whatever is on screen. */
+  setForDraft(unsent: { values: Partial<Settings> }, key: keyof Settings, value: SettingValue): void {
+    const { target } = this;
+    if (target.type === 'draft' && target.scope === 'chat') this.#setDraft(target, key, value);
+    else unsent.values = { ...unsent.values, [key]: value };
   }
 
   #setDraft(draft: SettingDraft, key: keyof Settings, value: SettingValue): void {
@@ -210,8 +245,9 @@ export class SettingsStore {
   }
 }
 
-function withDraft({ settings, from }: ResolvedSettings, target: SettingTarget | SettingDraft): ResolvedSettings {
-  if (target.type !== 'draft') return { settings, from };
+function withDraft(resolved: ResolvedSettings, target: SettingTarget | SettingDraft): ResolvedSettings {
+  if (target.type !== 'draft') return resolved;
+  const { settings, from } = resolved;
   const own = Object.keys(target.values).map((key) => [key, target.scope]);
-  return { settings: { ...settings, ...target.values }, from: { ...from, ...Object.fromEntries(own) } };
+  return { ...resolved, settings: { ...settings, ...target.values }, from: { ...from, ...Object.fromEntries(own) } };
 }

@@ -9,7 +9,7 @@ import { table } from './table';
 
 const resolved = (change: Partial<Settings>, from: Partial<Record<keyof Settings, SettingScope>>): Reply => ({
   type: 'settings',
-  resolved: { settings: { ...values, ...change }, from },
+  resolved: { settings: { ...values, ...change }, from, thinking: null },
 });
 
 function rowOf(key: keyof Settings) {

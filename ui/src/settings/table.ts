@@ -98,6 +98,7 @@ export const table: readonly SettingRow[] = [
   {"key":"default_model","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.default_model","section":"models","scopes":["app"],"rereads":false},
   {"key":"temperature","kind":{"type":"number","min":0.0,"max":2.0,"step":0.05},"text_key":"settings.rows.temperature","section":"generation","scopes":["generation_config","app","model","persona","chat","request"],"rereads":false},
   {"key":"max_tokens","kind":{"type":"count","min":1,"max":1000000},"text_key":"settings.rows.max_tokens","section":"generation","scopes":["app","model","persona","chat","request"],"rereads":false},
+  {"key":"thinking","kind":{"type":"choice","values":["automatic","off","on","minimal","low","medium","high","xhigh","max"]},"text_key":"settings.rows.thinking","section":"generation","scopes":["app","model","persona","chat","request"],"rereads":false},
   {"key":"holds_loops","kind":{"type":"switch"},"text_key":"settings.rows.holds_loops","section":"generation","scopes":["app","model","chat"],"rereads":false},
   {"key":"at_overflow","kind":{"type":"choice","values":["stop","forget","summarize"]},"text_key":"settings.rows.at_overflow","section":"generation","scopes":["app","model","chat"],"rereads":false},
   {"key":"top_p","kind":{"type":"number","min":0.0,"max":1.0,"step":0.05},"text_key":"settings.rows.top_p","section":"advanced","scopes":["generation_config","app","model","persona","chat","request"],"rereads":false},

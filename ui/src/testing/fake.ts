@@ -446,6 +446,7 @@ export const settings: Settings = {
   min_p: 0,
   repetition_penalty: 1,
   max_tokens: 1024,
+  thinking: 'automatic',
   holds_loops: true,
   titles_by_model: false,
   at_overflow: 'stop',

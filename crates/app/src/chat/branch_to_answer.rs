@@ -8,6 +8,7 @@ use cairn_store::{NewDocument, Store};
 use crate::app::App;
 use crate::cache::owners::conversation_owner;
 use crate::chat::beginning::{Beginning, ReadPart};
+use crate::convert;
 use crate::documents::prompt::WithDocuments;
 use crate::models::loaded::loaded_status;
 use crate::settings::sampling::sampling;
@@ -52,6 +53,7 @@ impl BranchToAnswer<'_> {
         let is_private = app.is_private_store(store);
         Ok(GenerateRequest {
             sampling: sampling(settings),
+            thinking: Some(convert::thinking(settings.thinking)),
             stop: stop_strings(&settings.stop),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use cairn_prompt_cache::PromptTokens;
-use serde_json::Map;
 
 use crate::app::App;
 use crate::cache::owners::conversation_owner;
 use crate::chat::beginning::{Beginning, ReadPart};
+use crate::chat::context;
 use crate::chat::listed;
 use crate::chat::model;
 use crate::chat::prompt::messages_for;
@@ -21,6 +21,7 @@ use crate::convert;
 use crate::crashes::record::StepKind;
 use crate::documents::reading;
 use crate::names::checked_title;
+use crate::settings::commands as settings;
 use crate::wire::{Conversation, DocumentsOf, Event, Failure, Message, Reply};
 
 /// The current branch, as the interface shows it. A running answer is as the events so far describe it;
@@ -196,6 +197,7 @@ async fn tokens_of_part(
     let num_opaque = beginning.num_opaque();
     let prompt = beginning.with(part);
     let _step = app.begin_step(StepKind::Counting, conversation_id, Some(&model.name)).await;
-    let ids = app.engine.prompt_tokens(Some(&model.name), prompt, Map::new()).await.ok()?;
+    let settings = settings::for_answer(app, &app.store, conversation_id, Some(&model.name));
+    let ids = context::tokens(app, &model.name, prompt, &settings.await.ok()?).await.ok()?;
     Some(PromptTokens::after_opaque(num_opaque, ids.get(num_opaque..)?.to_vec()))
 }

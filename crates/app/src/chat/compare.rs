@@ -160,6 +160,7 @@ async fn compared(
     let wanted = [
         ("temperature", column.temperature.map(|temperature| json!(temperature))),
         ("seed", column.seed.map(|seed| json!(seed))),
+        ("thinking", column.thinking.map(|thinking| json!(thinking))),
     ];
     let mut checked = SettingOverrides::none(SettingScope::Request);
     let mut overrides = Vec::new();

@@ -46,8 +46,20 @@ pub(crate) async fn num_tokens(
     app: &App,
     model: &str,
     prompt: PromptInput,
+    settings: &Settings,
 ) -> Result<usize, EngineError> {
-    Ok(app.engine.prompt_tokens(Some(model), prompt, Map::new()).await?.len())
+    Ok(tokens(app, model, prompt, settings).await?.len())
+}
+
+/// The tokens of a prompt for a loaded model, as an answer would have them.
+pub(crate) async fn tokens(
+    app: &App,
+    model: &str,
+    prompt: PromptInput,
+    settings: &Settings,
+) -> Result<Vec<u32>, EngineError> {
+    let thinking = Some(convert::thinking(settings.thinking));
+    app.engine.prompt_tokens(Some(model), prompt, Map::new(), thinking).await
 }
 
 /// Returns how much of its model's context a chat takes, or how much a new one begins with. `None`
@@ -68,7 +80,7 @@ async fn of_conversation(app: &App, id: &str) -> Result<Option<ChatContext>, Fai
     let row = store.listed_conversation(id).await?;
     let settings = settings::for_answer(app, store, id, Some(&model.name)).await?;
     let _step = app.begin_step(StepKind::Counting, id, Some(&model.name)).await;
-    let Some(parts) = measured(app, store, id, &model).await? else { return Ok(None) };
+    let Some(parts) = measured(app, store, id, &model, &settings).await? else { return Ok(None) };
     Ok(Some(described(&model, &settings, row.system_prompt, parts)))
 }
 
@@ -86,7 +98,7 @@ async fn of_new_chat(app: &Arc<App>, new: NewChat) -> Result<Option<ChatContext>
         None => expected_system_prompt(app, Some(&model.name)).await,
     };
     let beginning = Beginning::Own { system_prompt: system_prompt.clone(), documents: Vec::new() };
-    let Ok(num_beginning) = num_shared(app, &beginning, &model.name).await else {
+    let Ok(num_beginning) = num_shared(app, &beginning, &model.name, &settings).await else {
         return Ok(None);
     };
     let documents = match folder {
@@ -134,13 +146,18 @@ fn described(
 }
 
 /// Counts the tokens that all chats with this beginning share before their first question.
-async fn num_shared(app: &App, beginning: &Beginning, model: &str) -> Result<usize, EngineError> {
-    let tokens = async |text: &str| {
+async fn num_shared(
+    app: &App,
+    beginning: &Beginning,
+    model: &str,
+    settings: &Settings,
+) -> Result<usize, EngineError> {
+    let with_question = async |text: &str| {
         let messages = [unsent_question("", text)];
         let alone = beginning.with(ReadPart { messages: &messages, summary: None });
-        app.engine.prompt_tokens(Some(model), alone, Map::new()).await
+        tokens(app, model, alone, settings).await
     };
-    let (one, other) = (tokens("a").await?, tokens("b").await?);
+    let (one, other) = (with_question("a").await?, with_question("b").await?);
     Ok(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
 }
 
@@ -150,6 +167,7 @@ async fn measured(
     store: &Store,
     id: &str,
     model: &LoadedModelStatus,
+    settings: &Settings,
 ) -> Result<Option<Parts>, Failure> {
     let (rows, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
     let branch = WithDocuments::of(store, id, &rows).await?;
@@ -159,22 +177,19 @@ async fn measured(
     emit_new(app, store, id, &sizes).await?;
     let in_messages = read_rows(part.messages).map(|row| sizes.num_in_message(&row.id));
     let documents = sizes.num_in_beginning + in_messages.sum::<usize>();
-    let tokens = async |prompt| {
-        let tokens = app.engine.prompt_tokens(Some(&model.name), prompt, Map::new()).await?;
-        Ok::<_, EngineError>(tokens.len())
-    };
+    let num_tokens = async |prompt| num_tokens(app, &model.name, prompt, settings).await;
     let measure = async {
         let plain = beginning.without_documents();
-        let num_beginning = num_shared(app, &plain, &model.name).await?;
+        let num_beginning = num_shared(app, &plain, &model.name, settings).await?;
         let used = if part.to_messages("").is_empty() {
             num_beginning + documents
         } else {
-            tokens(beginning.with(part)).await?
+            num_tokens(beginning.with(part)).await?
         };
         let summary = match part.summary {
             Some(_) => {
                 let without = ReadPart { summary: None, ..part };
-                used.saturating_sub(tokens(beginning.with(without)).await?)
+                used.saturating_sub(num_tokens(beginning.with(without)).await?)
             }
             None => 0,
         };

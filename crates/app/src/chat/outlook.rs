@@ -14,7 +14,7 @@ use crate::chat::prompt::unsent_question;
 use crate::chat::savings;
 use crate::convert;
 use crate::crashes::record::StepKind;
-use crate::settings::commands as settings;
+use crate::settings::{Settings, commands as settings};
 use crate::wire::{ChatOutlook, Failure, Reply};
 
 /// A question that nobody asks; what it says does not change what is before it.
@@ -45,7 +45,7 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
     let Ok(request) = to_answer.request(app, &settings).await else {
         return Ok(Reply::Outlook { outlook: None });
     };
-    let Some(prompt) = assembled(app, &model, request.prompt).await else {
+    let Some(prompt) = assembled(app, &model, request.prompt, &settings).await else {
         return Ok(Reply::Outlook { outlook: None });
     };
     let request = GenerateRequest { model: Some(model.clone()), prompt, ..request };
@@ -69,12 +69,18 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
 
 /// Turns a prompt with documents into tokens. This takes a while, so the engine's thread does other
 /// things meanwhile. `None` if the model cannot read the prompt.
-async fn assembled(app: &App, model: &str, prompt: PromptInput) -> Option<PromptInput> {
+async fn assembled(
+    app: &App,
+    model: &str,
+    prompt: PromptInput,
+    settings: &Settings,
+) -> Option<PromptInput> {
     let PromptInput::Turns(turns) = prompt else { return Some(prompt) };
     let tokenizer = app.engine.submit(Some(model), |loaded| loaded.tokenizer.clone()).await.ok()?;
+    let thinking = convert::thinking(settings.thinking);
     let assemble = move || {
-        let template = tokenizer.chat_template()?;
-        assemble_turns(template, &turns, tokenizer.as_ref()).ok()
+        let template = tokenizer.chat_template()?.clone().with_thinking(thinking);
+        assemble_turns(&template, &turns, tokenizer.as_ref()).ok()
     };
     app.blocking(assemble).await.flatten().map(PromptInput::Assembled)
 }

@@ -90,7 +90,7 @@ async fn plan(
     let starts = starts_of_turns(part.messages);
     let beginning = Beginning::of(app, store, id, Some(&model)).await?;
     let room = Room::of(&model, settings);
-    let measure = Measure { app, model: &model, beginning: &beginning };
+    let measure = Measure { app, model: &model, beginning: &beginning, settings };
     if starts.is_empty() || room.fits(measure.of(part).await?) {
         return Ok(None);
     }
@@ -149,11 +149,13 @@ struct Measure<'a> {
     app: &'a App,
     model: &'a LoadedModelStatus,
     beginning: &'a Beginning,
+    settings: &'a Settings,
 }
 
 impl Measure<'_> {
     async fn of(&self, part: ReadPart<'_>) -> Result<usize, EngineError> {
-        num_tokens(self.app, &self.model.name, self.beginning.with(part)).await
+        let Measure { app, model, beginning, settings } = *self;
+        num_tokens(app, &model.name, beginning.with(part), settings).await
     }
 }
 
@@ -199,7 +201,8 @@ async fn prompt_for_summary(
             let content = ASK_FOR_SUMMARY.to_owned();
             messages.push(Message { role: Role::User, content, token_ids: None });
         }
-        let num_tokens = num_tokens(measure.app, &measure.model.name, prompt.clone()).await?;
+        let Measure { app, model, settings, .. } = *measure;
+        let num_tokens = num_tokens(app, &model.name, prompt.clone(), settings).await?;
         if num_tokens + max_tokens <= room.limit {
             return Ok(prompt);
         }
@@ -230,6 +233,8 @@ impl Summary<'_> {
         let request = GenerateRequest {
             model: Some(measure.model.name.clone()),
             sampling: sampling(settings),
+            // As the turns before it were read, which need not be read again so.
+            thinking: Some(convert::thinking(settings.thinking)),
             max_tokens,
             context_length: settings.context_length.map(|length| length as usize),
             use_prompt_cache: !is_private,

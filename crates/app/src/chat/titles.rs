@@ -8,11 +8,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairn_chat::{Message, Role};
+use cairn_chat::{Message, Role, Thinking};
 use cairn_engine::{
     EngineState, GenerateEvent, GenerateRequest, PromptInput, SegmentOptions, WorkFor, WorkKind,
 };
-use serde_json::{Map, Value};
 
 use crate::answer_segment::AnswerSegment;
 use crate::app::App;
@@ -107,11 +106,9 @@ async fn generate(
     prompt: &str,
 ) -> Option<String> {
     let message = Message { role: Role::User, content: prompt.to_owned(), token_ids: None };
-    // Templates without this variable do not look at it.
-    let variables = Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]);
     let mut generation = app.engine.generate(GenerateRequest {
         model,
-        template_variables: variables,
+        thinking: Some(Thinking::Off),
         max_tokens: MAX_TOKENS,
         use_prompt_cache: false,
         work_for: WorkFor::conversation(WorkKind::Title, conversation_id, is_private),

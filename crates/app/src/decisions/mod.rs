@@ -12,11 +12,10 @@ mod question;
 
 use std::sync::Arc;
 
-use cairn_chat::{Message, Role};
+use cairn_chat::{Message, Role, Thinking};
 use cairn_engine::{
     ClassifyRequest, ClassifyRow, EngineError, OptionScoring, PromptInput, RowAnswer,
 };
-use serde_json::Map;
 
 use question::HOW_TO_ANSWER;
 pub(crate) use question::Wording;
@@ -131,12 +130,11 @@ pub(crate) fn in_groups(
 
 /// Asks a model for the probabilities of the rows' answers.
 pub(crate) fn answer_request(model: String, rows: Vec<ClassifyRow>) -> ClassifyRequest {
-    // A model that reasons first would not begin with an answer.
-    let thinks = ("enable_thinking".to_owned(), false.into());
     ClassifyRequest {
         model: Some(model),
         option_scoring: OptionScoring::Joint,
-        template_variables: Map::from_iter([thinks]),
+        // A model that thinks first would not begin with an answer.
+        thinking: Some(Thinking::Off),
         ..ClassifyRequest::new(rows)
     }
 }

@@ -120,6 +120,8 @@ fn prompt_behind(
 ) -> Result<Option<Prompt>, Failure> {
     let template =
         tokenizer.chat_template().ok_or(ChatError::NoTemplate).map_err(prompt_failure)?;
+    let thinking = convert::thinking(draft.settings.thinking);
+    let template = template.clone().with_thinking(thinking);
     let documents = draft.documents.iter().map(|(row, text)| NewDocument {
         name: row.name.clone(),
         kind: row.kind,
@@ -128,7 +130,7 @@ fn prompt_behind(
     let documents = documents.collect();
     let turns = prompt::of_draft(&draft.beginning, branch, cuts, &draft.sent, documents);
     let Some(turns) = turns else { return Ok(None) };
-    assemble_turns(template, &turns, tokenizer).map(up_to_breakpoint).map_err(prompt_failure)
+    assemble_turns(&template, &turns, tokenizer).map(up_to_breakpoint).map_err(prompt_failure)
 }
 
 pub(super) fn prompt_failure(error: ChatError) -> Failure {

@@ -24,6 +24,7 @@
 //! downloads     begins, stops and ends downloads
 //! revisions     newer versions of a model, and older ones
 //! recommended   the models to begin with
+//! thinking      how much a model can be told to think
 //!
 //! What is known, for the app to hold: catalog, removed_revisions, running_import, measurements,
 //! download_queue, hub_account (with hub_options)
@@ -63,6 +64,7 @@ pub(crate) mod removed_revisions;
 pub(crate) mod revisions;
 mod rounding;
 pub(crate) mod running_import;
+pub(crate) mod thinking;
 mod titles;
 pub(crate) mod token_store;
 pub(crate) mod watching;

@@ -11,9 +11,9 @@ use crate::api::switch;
 use crate::app::App;
 use crate::chat::model;
 use crate::models::loaded::loaded_name;
-use crate::models::{hub_settings, list, locating, own_settings};
+use crate::models::{hub_settings, list, locating, own_settings, thinking};
 use crate::personas;
-use crate::wire::{Event, Failure, Reply, SettingTarget};
+use crate::wire::{Event, Failure, Reply, ResolvedSettings, SettingTarget};
 
 /// What holds for a target, and where each value was set.
 pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Failure> {
@@ -26,8 +26,12 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
         SettingTarget::Chat { id } => model::name_or_loaded(app, id).await?,
         SettingTarget::App => loaded_name(app),
     };
+    let mut choices = None;
     if let Some(model) = model {
         let [recommended, own] = of_model(app, &model).await?;
+        if !matches!(target, SettingTarget::App) {
+            choices = thinking::choices(app, &model).await;
+        }
         layers.push(recommended);
         if !matches!(target, SettingTarget::App) {
             layers.push(own);
@@ -39,7 +43,8 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
     if let SettingTarget::Persona { id } = target {
         layers.push(of_persona(app, id).await?);
     }
-    let resolved = Box::new(resolve(app.settings.defaults(), &layers));
+    let resolved = resolve(app.settings.defaults(), &layers);
+    let resolved = Box::new(ResolvedSettings { thinking: choices, ..resolved });
     Ok(Reply::Settings { resolved })
 }
 

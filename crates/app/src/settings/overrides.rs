@@ -143,7 +143,7 @@ pub(crate) fn resolve(defaults: &Settings, layers: &[SettingOverrides]) -> Resol
             }
         }
     }
-    ResolvedSettings { settings, from }
+    ResolvedSettings { settings, from, thinking: None }
 }
 
 #[cfg(test)]
@@ -218,7 +218,7 @@ mod tests {
             SettingOverrides::parse(App, Some(r#"{"max_tokens": 9, "top_p": 2}"#)),
             SettingOverrides::parse(Chat, Some(r#"{"temperature": 0.2, "seed": null}"#)),
         ];
-        let ResolvedSettings { settings, from } = resolve(&defaults(), &layers);
+        let ResolvedSettings { settings, from, .. } = resolve(&defaults(), &layers);
         let expected = Settings { temperature: 0.2, top_k: 20, max_tokens: 9, ..defaults() };
         assert_eq!(settings, expected);
         let from: Vec<_> = from.iter().map(|(key, scope)| (key.as_str(), *scope)).collect();

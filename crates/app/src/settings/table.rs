@@ -11,7 +11,7 @@ use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Requ
 use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Server, Storage};
 use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
 use super::settings_macro::settings;
-use crate::wire::setting_values::{Appearance, AtOverflow, IdleUnload, KvBits, Speed};
+use crate::wire::setting_values::{Appearance, AtOverflow, IdleUnload, KvBits, Speed, Thinking};
 
 const GIB: u64 = 1 << 30;
 
@@ -62,6 +62,16 @@ settings! {
     /// The longest answer, in tokens.
     max_tokens: u32 = 4096 => {
         kind: Count { min: 1, max: 1_000_000 },
+        section: Generation, scopes: ANSWER, rereads: false,
+    }
+
+    /// How much the model thinks before it answers, or the nearest that its chat template allows.
+    thinking: Thinking = Thinking::Automatic => {
+        kind: Choice {
+            values: &[
+                "automatic", "off", "on", "minimal", "low", "medium", "high", "xhigh", "max",
+            ],
+        },
         section: Generation, scopes: ANSWER, rereads: false,
     }
 

@@ -8,7 +8,7 @@ use super::cache::{ConversationCache, ConversationPrefix};
 use super::documents::Document;
 use super::failures::FailureKind;
 use super::misses::CacheMiss;
-use super::setting_values::AtOverflow;
+use super::setting_values::{AtOverflow, Thinking};
 
 /// Who writes one of two answers that are compared, and with what. What is not set is as in other answers
 /// of the conversation.
@@ -19,6 +19,9 @@ pub struct CompareColumn {
     pub temperature: Option<f64>,
     #[ts(type = "number | null")]
     pub seed: Option<u64>,
+    /// None: what holds in the conversation.
+    #[serde(default)]
+    pub thinking: Option<Thinking>,
 }
 
 /// A row of the conversation list, newest activity first.

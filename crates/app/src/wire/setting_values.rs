@@ -23,6 +23,31 @@ pub enum AtOverflow {
     Summarize,
 }
 
+/// How much a model thinks before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum Thinking {
+    /// As much as the model's maker chose, but at most `Medium`.
+    Automatic,
+    Off,
+    On,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
+
+/// How much a model can be told to think.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ThinkingChoices {
+    /// The least first; empty if its chat template has no choice.
+    pub levels: Vec<Thinking>,
+    /// The level that `Automatic` stands for, if that is known.
+    pub automatic: Option<Thinking>,
+}
+
 /// After what time without use a model leaves memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]

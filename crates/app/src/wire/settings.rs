@@ -7,6 +7,7 @@ use serde_json::Value;
 use ts_rs::TS;
 
 use crate::settings::{SettingScope, Settings};
+use crate::wire::setting_values::ThinkingChoices;
 
 /// What settings are set for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -55,4 +56,6 @@ pub struct ResolvedSettings {
     /// Where each value was set; a setting that is missing here has its default.
     #[ts(type = "{ [key in keyof Settings]?: SettingScope }")]
     pub from: BTreeMap<String, SettingScope>,
+    /// How much the target's model can be told to think; none: no model is known.
+    pub thinking: Option<ThinkingChoices>,
 }

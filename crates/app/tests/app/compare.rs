@@ -19,7 +19,7 @@ use crate::script::{self, Script, open_scripted};
 const OTHER_MODEL: &str = "wide";
 
 fn column(model: Option<&str>, temperature: Option<f64>) -> CompareColumn {
-    CompareColumn { model: model.map(str::to_owned), temperature, seed: None }
+    CompareColumn { model: model.map(str::to_owned), temperature, seed: None, thinking: None }
 }
 
 fn compare(id: &str, text: Option<&str>, columns: [CompareColumn; 2]) -> Command {

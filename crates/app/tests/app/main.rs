@@ -35,4 +35,5 @@ mod segments;
 mod settings;
 mod started_with;
 mod starting_points;
+mod thinking;
 mod titles;

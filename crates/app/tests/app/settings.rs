@@ -61,7 +61,7 @@ async fn an_answer_follows_its_chat_then_its_model_then_the_app() {
     let lengths = async |app: &Arc<App>| {
         let mut lengths = Vec::new();
         for scope in [SettingTarget::App, model(), chat(&other), chat(&id)] {
-            let ResolvedSettings { settings, from } = get(app, &scope).await;
+            let ResolvedSettings { settings, from, .. } = get(app, &scope).await;
             lengths.push((settings.max_tokens, from["max_tokens"]));
         }
         lengths

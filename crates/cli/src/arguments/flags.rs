@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use cairn_app::wire::ChatFileFormat;
-use cairn_chat::SamplingParams;
+use cairn_chat::{SamplingParams, Thinking};
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout, SnapKv};
 use cairn_formats::gguf::RoundTo;
 use cairn_lm::{FloatType, MixedRecipe, QuantizationMode};
@@ -367,6 +367,13 @@ pub fn boolean(text: &str) -> Result<bool, String> {
         "false" | "f" => Ok(false),
         _ => Err("give true or false".to_owned()),
     }
+}
+
+/// Parses how much a model thinks.
+pub fn thinking(text: &str) -> Result<Thinking, String> {
+    Thinking::from_name(text).ok_or_else(|| {
+        "give off, on, minimal, low, medium, high, xhigh or max, as the model allows".to_owned()
+    })
 }
 
 /// Parses a JSON object, such as `{"enable_thinking": false}`.

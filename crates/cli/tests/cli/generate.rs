@@ -217,6 +217,31 @@ async fn a_chat_template_config_sets_the_templates_variables() {
 }
 
 #[tokio::test]
+async fn thinking_is_rendered_as_template_allows() {
+    let program = Program::new().await;
+    let path = program.copy_model("thinking").join("tokenizer_config.json");
+    let template = "{{ messages[-1]['content'] }}{{ ' thinks' if enable_thinking else '' }}";
+    std::fs::write(path, json!({ "chat_template": template }).to_string()).unwrap();
+
+    let check = |level: &str, expected: &str| {
+        let flags = ["--prompt", "Stones", "--thinking", level];
+        let found = generate_with(&program, "thinking", &flags);
+        let plain = generate(&program, &["--prompt", expected, "--ignore-chat-template"]);
+        assert_eq!(found["tokens"], plain["tokens"], "{level}");
+    };
+    check("on", "Stones thinks");
+    check("off", "Stones");
+    check("automatic", "Stones");
+
+    let flags = |model| ["generate", "--model", model, "--prompt", "x", "--thinking", "high"];
+    program.check_fails(&flags("thinking"), 1, "thinking allows off, on");
+    program.check_fails(&flags(MODEL), 1, "no such choice");
+    let flags = ["chat", "--model", "thinking", "--thinking"];
+    program.check_fails(&[&flags[..], &["xhigh"]].concat(), 1, "allows off, on");
+    program.check_fails(&[&flags[..], &["much"]].concat(), 2, "minimal, low, medium");
+}
+
+#[tokio::test]
 async fn verbose_prints_the_statistics_to_stderr() {
     let program = Program::new().await;
     let has_stats = |flags: &[&str]| {

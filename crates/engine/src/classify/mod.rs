@@ -86,16 +86,17 @@ impl Classifier {
     ) -> Result<Self, EngineError> {
         let model = &loaded.model;
         let variables = std::mem::take(&mut request.template_variables);
+        let thinking = request.thinking;
         let abandoned = events.clone();
         let cancel = worker.cancel(move || abandoned.is_closed());
         let encoder = match request.prefix.take() {
-            Some(prefix) => RowEncoder::new(model, Some(prefix), variables, cancel)?,
+            Some(prefix) => RowEncoder::new(model, Some(prefix), variables, thinking, cancel)?,
             None => {
                 let common = common_beginning(&request.rows);
-                match RowEncoder::new(model, common, variables.clone(), cancel.clone()) {
+                match RowEncoder::new(model, common, variables.clone(), thinking, cancel.clone()) {
                     Ok(encoder) => encoder,
                     // A template may refuse the rows' beginning by itself.
-                    Err(_) => RowEncoder::new(model, None, variables, cancel)?,
+                    Err(_) => RowEncoder::new(model, None, variables, thinking, cancel)?,
                 }
             }
         };

@@ -1,6 +1,6 @@
 //! The prefix of a request as tokens, and the tokens of rows behind it.
 
-use cairn_chat::{Cancel, ChatError, ChatTemplate, Encode, EncodedPrefix, Message};
+use cairn_chat::{Cancel, ChatError, ChatTemplate, Encode, EncodedPrefix, Message, Thinking};
 use cairn_lm::LoadedModel;
 use serde_json::{Map, Value};
 
@@ -24,14 +24,16 @@ impl RowEncoder {
         model: &LoadedModel,
         prefix: Option<PromptInput>,
         template_variables: Map<String, Value>,
+        thinking: Option<Thinking>,
         cancel: Cancel,
     ) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer.as_ref();
         let template = tokenizer.chat_template().cloned();
-        let template = template.map(|template| {
-            template.with_cancel(cancel.clone()).with_variables(template_variables)
+        let template = template.map(|template| template.with_variables(template_variables));
+        let template = template.transpose()?.map(|template| {
+            let template = thinking.into_iter().fold(template, ChatTemplate::with_thinking);
+            template.with_cancel(cancel.clone())
         });
-        let template = template.transpose()?;
         let needed = || template.as_ref().ok_or(ChatError::NoTemplate);
         let mut before_text = Vec::new();
         let encoded = match &prefix {

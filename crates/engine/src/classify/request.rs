@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use cairn_chat::Thinking;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
@@ -28,6 +29,8 @@ pub struct ClassifyRequest {
     pub num_top: usize,
     /// More variables for the chat template, such as `enable_thinking`.
     pub template_variables: Map<String, Value>,
+    /// As in [`GenerateRequest`](crate::GenerateRequest).
+    pub thinking: Option<Thinking>,
     /// Whether the prefix stays in memory for the next request that has the same.
     pub keep_prefix: bool,
     /// The purpose under which its work is recorded; see [`WorkLog`](crate::WorkLog).
@@ -67,6 +70,7 @@ impl ClassifyRequest {
             batch_size: ClassifyRequest::BATCH_SIZE,
             num_top: 0,
             template_variables: Map::new(),
+            thinking: None,
             keep_prefix: false,
             work_for: WorkFor::default(),
         }

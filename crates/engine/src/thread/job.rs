@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use cairn_chat::Thinking;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
@@ -70,6 +71,7 @@ pub(crate) enum Job {
         model: Option<String>,
         prompt: PromptInput,
         template_variables: Map<String, Value>,
+        thinking: Option<Thinking>,
         reply: oneshot::Sender<Result<Vec<u32>, EngineError>>,
     },
     /// Replies with what an answer to a request would find in the prompt cache.

@@ -327,6 +327,7 @@ export const compare: Catalogue['compare'] = {
     'Beide Modelle passen nicht zusammen in den Arbeitsspeicher. Dieses beginnt, wenn die andere Antwort fertig ist.',
   withTemperature: (value) => `Temperatur ${f.number(value)}`,
   withSeed: (value) => `Startwert ${value}`,
+  withThinking: (level) => `Nachdenken: ${level.toLowerCase()}`,
   firstToken: 'Erstes Token',
   after: (milliseconds) => `nach ${f.milliseconds(milliseconds)}`,
   writing: 'Schreibt mit',

@@ -335,6 +335,7 @@ export const compare = {
   waits: 'Both models do not fit into memory together. This one begins when the other answer has ended.',
   withTemperature: (value: number) => `temperature ${f.number(value)}`,
   withSeed: (value: number) => `seed ${value}`,
+  withThinking: (level: string) => `thinking: ${level.toLowerCase()}`,
   firstToken: 'First token',
   after: (milliseconds: number) => `after ${f.milliseconds(milliseconds)}`,
   writing: 'Writing',

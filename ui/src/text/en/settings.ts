@@ -13,6 +13,21 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     label: 'Titles written by the model',
     note: 'While nothing else is to do, in place of the first line. A title that you wrote stays.',
   },
+  thinking: {
+    label: 'Thinking',
+    note: 'How long the model thinks before it answers. A model without the chosen level takes the nearest one. With some models a change has the chat processed again.',
+    choices: {
+      automatic: 'Automatic',
+      off: 'Off',
+      on: 'On',
+      minimal: 'Minimal',
+      low: 'Low',
+      medium: 'Medium',
+      high: 'High',
+      xhigh: 'Very high',
+      max: 'Maximum',
+    },
+  },
   holds_loops: { label: 'Hold answers that repeat themselves', note: 'Cairn asks whether to stop or to go on.' },
   at_overflow: {
     label: 'When the context is full',
@@ -184,6 +199,8 @@ export const settings = {
   },
   reset: 'Reset',
   resetOf: (label: string) => `Reset ${label}`,
+  /** The level that a model takes by itself. */
+  automaticThinking: (level: string) => `Automatic (${level})`,
   lastUsed: 'Last used',
   withDraft: (name: string) => `With ${name} as draft model`,
   loadAtStart: 'Load at start',
