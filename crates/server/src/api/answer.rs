@@ -243,7 +243,7 @@ impl Answer {
         let (form, form_param) = form.unzip();
         generate.form = form;
         set_length(&mut generate, &request.own)?;
-        generate.template_variables.extend(request.own.chat_template_kwargs.unwrap_or_default());
+        request.own.apply_to_template(&mut generate);
         let client = &request.admitted.client;
         generate.owner = Some(client.owner(request.own.prompt_cache_key.as_deref()));
         if let Some(name) = &request.own.cairn.start_from {

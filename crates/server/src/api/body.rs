@@ -15,7 +15,7 @@ use super::admission::AdmittedRequest;
 use super::error::ApiError;
 use super::fault::{self, Fault};
 use super::own_fields::{OWN_FIELDS, OwnFields};
-use super::{openapi, sampling};
+use super::{openapi, sampling, thinking};
 use crate::shared::Shared;
 
 /// Room for the longest context that a model has, and for what is around it.
@@ -126,7 +126,8 @@ fn parse_fields(
         .iter()
         .filter_map(|&name| Some((name.to_owned(), fields.remove(name)?)))
         .collect::<Map<_, _>>();
-    let own = parsed(&Value::Object(own), route)?;
+    let own =
+        OwnFields { thinking: thinking::wanted(&fields), ..parsed(&Value::Object(own), route)? };
     sampling::check(&own)?;
     fields.retain(|name, _| route.read.contains(&name.as_str()) || name == "model");
     // The vendors' types want one; without a name the loaded model answers.

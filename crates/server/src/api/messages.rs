@@ -283,7 +283,7 @@ async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiEr
     let model = model.as_deref();
     let generate = shared.app.completion(model, prompt).await;
     let mut generate = generate.map_err(|failure| ApiError::of_model(failure, model))?;
-    generate.template_variables.extend(own.chat_template_kwargs.unwrap_or_default());
+    own.apply_to_template(&mut generate);
     let model = generate.model.clone().unwrap_or_default();
     let num_tokens = shared.app.num_prompt_tokens(generate).await;
     let num_tokens = num_tokens.map_err(|error| ApiError::of_answer(error, &model))?;

@@ -34,6 +34,7 @@ mod record;
 mod responses;
 mod sampling;
 mod stream;
+mod thinking;
 mod tools;
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! What Cairn adds to the vendors' fields of a request.
 
+use cairn_app::completion::{GenerateRequest, Thinking, forget_thinking};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -21,6 +22,22 @@ pub(super) struct OwnFields {
     /// A place of its own in the saved context of the key.
     pub(super) prompt_cache_key: Option<String>,
     pub(super) cairn: CairnFields,
+    /// How much the model is to think, in whichever vendor's words.
+    #[serde(skip)]
+    pub(super) thinking: Option<Thinking>,
+}
+
+impl OwnFields {
+    /// Sets what the chat template is rendered with.
+    pub(super) fn apply_to_template(&self, generate: &mut GenerateRequest) {
+        if self.thinking.is_some() {
+            // The request counts before the defaults for all programs.
+            forget_thinking(&mut generate.template_variables);
+            generate.thinking = self.thinking;
+        }
+        let own = self.chat_template_kwargs.clone();
+        generate.template_variables.extend(own.unwrap_or_default());
+    }
 }
 
 /// What only Cairn can do.

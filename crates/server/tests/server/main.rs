@@ -17,4 +17,5 @@ mod running;
 mod speculation;
 mod starting_points;
 mod switch;
+mod thinking;
 mod tools;
