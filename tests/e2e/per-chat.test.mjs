@@ -176,3 +176,42 @@ flow(
     await personas.getByRole('button', { name: 'Mason' }).waitFor();
   },
 );
+
+flow(
+  'how much a model thinks is chosen where the model is, for this chat only',
+  {
+    maxTokens: 8,
+    prepare: (home) =>
+      home.setTemplate(
+        MODEL,
+        "{% for turn in messages %}{{ turn.content }}{% endfor %}{{ 'think' * 9 if enable_thinking | default(true) }}",
+      ),
+  },
+  async ({ core, page }) => {
+    const { driver } = page;
+    const ask = async () => {
+      await page.ask('Why?');
+      const [{ conversation }] = await core.conversations();
+      const { messages } = await core.call({ type: 'get_conversation', id: conversation.id });
+      return messages.at(-1).stats.prompt_tokens;
+    };
+    const inspector = await page.inspector();
+    const thinks = await ask();
+    await page.button('New chat').click();
+    await page.button(`Model: ${MODEL}`).click();
+    const list = page.dialog('Models').getByLabel('Thinking');
+    await list.waitFor();
+    assert.deepEqual(await list.locator('option').allInnerTexts(), ['Automatic (On)', 'Off', 'On']);
+    await list.selectOption('Off');
+    assert.deepEqual(await findings(driver), []);
+    await driver.keyboard.press('Escape');
+    const shown = inspector.getByRole('combobox', { name: 'Thinking' });
+    await until('the inspector shows it', async () => (await shown.inputValue()) === 'off');
+    assert.ok((await ask()) < thinks, 'its prompt says so');
+    await driver.reload();
+    await until('it is kept', async () => (await shown.inputValue()) === 'off');
+    await shown.selectOption('On');
+    await page.button(`Model: ${MODEL}`).click();
+    await until('the menu shows it', async () => (await list.inputValue()) === 'on');
+  },
+);

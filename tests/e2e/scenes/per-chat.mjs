@@ -113,6 +113,10 @@ export async function perChat(stage) {
   await inspector.getByRole('textbox', { name: 'Top-p' }).press('Tab');
   await inspector.getByRole('button', { name: 'Save as preset…' }).click();
   await stage.look(page, 'naming', { isWide: true });
+  await page.button('Model: model').click();
+  await driver.getByRole('dialog').getByLabel('Thinking').waitFor();
+  await stage.look(page, 'thinking');
+  await driver.keyboard.press('Escape');
   await open('The model’s own prompt');
   await stage.look(page, 'own-prompt', { isWide: true });
   await open('A chat without a model');
@@ -142,5 +146,6 @@ function settings(scope) {
   };
   if (scope.type === 'chat') Object.assign(from, { min_p: 'chat', stop: 'chat' });
   const values = { temperature: 0.4, top_k: 40, min_p: 0.05, stop: 'END\\n\\n', at_overflow: 'stop' };
-  return { type: 'settings', resolved: { settings: { ...fakes.settings, ...values }, from } };
+  const thinking = { levels: ['off', 'low', 'medium', 'xhigh'], automatic: 'medium' };
+  return { type: 'settings', resolved: { settings: { ...fakes.settings, ...values }, from, thinking } };
 }

@@ -255,7 +255,11 @@ function furnish(core) {
     },
     get_settings: {
       type: 'settings',
-      resolved: { settings: fakes.settings, from: { top_p: 'generation_config', temperature: 'chat' } },
+      resolved: {
+        settings: fakes.settings,
+        from: { top_p: 'generation_config', temperature: 'chat' },
+        thinking: { levels: ['off', 'on'], automatic: 'on' },
+      },
     },
     search_messages: {
       type: 'found_messages',

@@ -232,7 +232,7 @@ export class CompareStore {
       this.earlier = earlier;
       this.conversationId = stored.conversationId;
       this.question = stored.question;
-      // What an earlier version has stored says nothing of thinking.
+      // Columns that an earlier version has stored lack `thinking`.
       this.columns = stored.columns.map((column) => ({ ...column, thinking: column.thinking ?? null }));
       this.#take(messages);
     } catch {

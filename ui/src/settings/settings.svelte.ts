@@ -107,7 +107,7 @@ export class SettingsStore {
     if (thinking) this.thinkingOf.set(name, thinking);
   }
 
-  /** What holds for a target, whatever is on screen; null if that cannot be asked. */
+  /** Asks for the values of a target, whatever is on screen; null if that fails. */
   async read(scope: SettingTarget): Promise<ResolvedSettings | null> {
     try {
       const reply = await this.platform.call({ type: 'get_settings', scope });
