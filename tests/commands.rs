@@ -316,6 +316,8 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     let private = caller.new_conversation(Command::NewPrivateConversation).await;
     let answer = caller.message(ask(&private, "Three")).await;
     caller.call(Command::GoOn { conversation_id: private.clone() }).await;
+    let (conversation_id, message_id) = (private.clone(), answer.id.clone());
+    caller.call(Command::AnswerNow { conversation_id, message_id }).await;
     caller.call(Command::Stop { conversation_id: private }).await;
     assert_eq!(ended(&mut events, &answer.id).await.status, MessageStatus::Stopped);
 

@@ -115,6 +115,14 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             }
             Ok(Reply::Done)
         }
+        Command::AnswerNow { conversation_id, message_id } => {
+            let running = app.answers.get(&message_id);
+            let is_of = |id: &str| id == conversation_id;
+            if let Some(running) = running.filter(|one| is_of(&one.message().conversation_id)) {
+                running.answer_now();
+            }
+            Ok(Reply::Done)
+        }
         Command::Compare { .. }
         | Command::AskBoth { .. }
         | Command::StopAnswer { .. }

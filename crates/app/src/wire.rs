@@ -189,6 +189,9 @@ pub enum Command {
     ChooseAnswer { conversation_id: String, message_id: String },
     /// Lets the running answer go on if it is held because it repeats itself.
     GoOn { conversation_id: String },
+    /// Ends the thoughts of a running answer, which stay, and has it answer. Does nothing while it does not
+    /// think.
+    AnswerNow { conversation_id: String, message_id: String },
     /// Lists the model folders again.
     ListModels,
     /// Loads a listed model by its name or alias, never by a path, and unloads models that it

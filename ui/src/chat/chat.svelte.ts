@@ -640,6 +640,11 @@ export class ChatStore {
     if (this.selectedId !== null) await this.#run({ type: 'go_on', conversation_id: this.selectedId }, this.selectedId);
   }
 
+  /** Ends the thoughts of a running answer, which then follows. */
+  async answerNow({ id: message_id, conversation_id }: Message): Promise<void> {
+    await this.#run({ type: 'answer_now', conversation_id, message_id }, conversation_id);
+  }
+
   /** Sets it for the open chat, or for the one that the first message will make; returns why that failed, or null. */
   async setSystemPrompt(text: string): Promise<string | null> {
     const id = this.selectedId;

@@ -36,6 +36,17 @@ const call = (change: Partial<Extract<AnswerSegment, { kind: 'tool_call' }>> = {
   ...change,
 });
 
+test('thoughts end when an answer is wanted now, and only while they go on', async () => {
+  const { answer, platform } = await open({ status: 'streaming', segments: [thought(null)] });
+  await fireEvent.click(answer.getByRole('button', { name: 'Answer now' }));
+  const command = { type: 'answer_now', conversation_id: 'a', message_id: 'm' };
+  expect(platform.asked.at(-1)).toEqual(command);
+  const segment = thought(2000);
+  platform.emit({ type: 'segment', conversation_id: 'a', message_id: 'm', index: 0, segment });
+  await drawn();
+  expect(answer.queryByRole('button', { name: 'Answer now' })).toBeNull();
+});
+
 test('reasoning is one line that opens', async () => {
   const { answer } = await open({ segments: [thought(61_000), { kind: 'text', text: 'Because.' }] });
   const line = answer.getByRole('button', { name: 'Thought for 61 s' });

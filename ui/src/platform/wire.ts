@@ -45,6 +45,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "get_versions", conversation_id: string, message_ids: Array<string>, }
   | { "type": "choose_answer", conversation_id: string, message_id: string, }
   | { "type": "go_on", conversation_id: string, }
+  | { "type": "answer_now", conversation_id: string, message_id: string, }
   | { "type": "list_models" }
   | { "type": "load_model", name: string, }
   | { "type": "stop_loading" }

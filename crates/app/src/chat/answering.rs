@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_chat::{FinishReason, GenerationStats};
-use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, WorkFor, WorkKind};
+use cairn_chat::{Encode, FinishReason, GenerationStats};
+use cairn_engine::{
+    FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModel, WorkFor, WorkKind,
+};
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus};
 
@@ -68,6 +70,8 @@ enum Part {
     Ended(Box<Outcome>),
     /// It repeats itself.
     Held(Box<FinishedGeneration>),
+    /// Within thoughts, which a person has ended.
+    Thought(Box<FinishedGeneration>),
 }
 
 impl Part {
@@ -262,7 +266,8 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     outcome
 }
 
-/// Generates the answer; wherever it repeats itself, it is held and goes on if a person says so.
+/// Generates the answer. Wherever it repeats itself, it is held and continues if a person says so.
+/// Thoughts that a person ends are closed, and the answer follows.
 async fn in_parts(
     app: &Arc<App>,
     running: &Running,
@@ -273,9 +278,12 @@ async fn in_parts(
 ) -> Outcome {
     let max_tokens = request.max_tokens;
     let mut before = turn.before().map(Before::of);
+    let mut may_cut = true;
     loop {
-        let mut held = match generate(app, running, turn, progress, request.clone(), saving).await {
-            Part::Held(held) => *held,
+        let part = generate(app, running, turn, progress, request.clone(), saving, &mut may_cut);
+        let (mut held, is_thought) = match part.await {
+            Part::Held(held) => (*held, false),
+            Part::Thought(held) => (*held, true),
             Part::Ended(mut outcome) => {
                 if let Some(stats) = &mut outcome.stats {
                     savings::claim(app, turn, stats).await;
@@ -289,7 +297,9 @@ async fn in_parts(
             Some(before) => before.together(stats),
             None => stats,
         };
-        if let Choice::Stop = holding::hold(app, running, turn, progress, saving).await {
+        if !is_thought
+            && let Choice::Stop = holding::hold(app, running, turn, progress, saving).await
+        {
             return ended(held, request.max_tokens, progress);
         }
         // Tokens of one model say nothing to another, and this one may have been unloaded meanwhile.
@@ -297,15 +307,31 @@ async fn in_parts(
         if let Err(failure) = loading::ensure_loaded_beside(app, &model).await {
             return Outcome::failed(failure, progress);
         }
+        if is_thought {
+            match end_of_thoughts(app, &model).await {
+                Ok(end) => held.token_ids.extend(end),
+                Err(failure) => return Outcome::failed(failure, progress),
+            }
+            progress.go_on_after(&held.token_ids, Instant::now());
+        }
         request.model = Some(model);
         // What the engine has not given out yet, it gives out when the answer goes on.
         request.answer_so_far.clone_from(&held.token_ids);
         let num_before = turn.before().map_or(0, |before| Before::of(before).num_tokens);
         let num_tokens = held.token_ids.len();
-        request.max_tokens = max_tokens.saturating_sub(num_tokens - num_before);
+        request.max_tokens = max_tokens.saturating_sub(num_tokens - num_before).max(1);
         let FinishedGeneration { stats, new_prompt_ids, .. } = held;
         before = Some(Before { stats: Some(stats), new_prompt_ids, num_tokens });
     }
+}
+
+/// The tokens that end a loaded model's thoughts; none if it has no marker for that.
+async fn end_of_thoughts(app: &App, model: &str) -> Result<Vec<u32>, Failure> {
+    let tokens = |loaded: &LoadedModel| {
+        let end = loaded.answer_format.end_of_thoughts()?;
+        loaded.tokenizer.encode(&end, false).ok()
+    };
+    Ok(app.engine.submit(Some(model), tokens).await?.unwrap_or_default())
 }
 
 /// Loads the model that is wanted, or any if one is as good as another. The error is the outcome if there is no model, or if the answer was stopped before.
@@ -369,8 +395,8 @@ fn begin_step(app: &App, turn: &Turn, model: Option<&str>) -> RunningStep {
     app.crashes.begin(Step { conversation_id, ..Step::new(kind, model.map(str::to_owned)) })
 }
 
-/// Generates until the answer ends, is stopped, fails or repeats itself. Emits and saves the text
-/// whenever that is due.
+/// Generates until the answer ends, is stopped, fails or repeats itself, or a person ends its
+/// thoughts, which is possible once (`may_cut`). Emits and saves the text whenever that is due.
 async fn generate(
     app: &Arc<App>,
     running: &Running,
@@ -378,6 +404,7 @@ async fn generate(
     progress: &mut Progress,
     request: GenerateRequest,
     saving: &mut Saving,
+    may_cut: &mut bool,
 ) -> Part {
     let max_tokens = request.max_tokens;
     let step = begin_step(app, turn, request.model.as_deref());
@@ -387,20 +414,24 @@ async fn generate(
         tokio::time::sleep(CLOSING_GRACE).await;
     };
     tokio::pin!(give_up);
-    let (mut is_stopping, mut is_holding) = (false, false);
+    let (mut is_stopping, mut is_holding, mut is_cutting) = (false, false, false);
     loop {
         let due = progress.next_due(Instant::now(), saving.running.is_some());
         tokio::select! {
             event = generation.recv() => {
                 running.begun.cancel();
-                let is_held = is_holding && !running.stop.is_cancelled();
+                let is_held = (is_holding || is_cutting) && !running.stop.is_cancelled();
                 if let Some(part) = end_of_part(event, max_tokens, is_held, progress) {
+                    let part = match part {
+                        Part::Held(held) if is_cutting => Part::Thought(held),
+                        part => part,
+                    };
                     if part.is_complete() {
                         step.succeeded();
                     }
                     return part;
                 }
-                if progress.takes_loop() && !is_stopping && !is_holding {
+                if progress.takes_loop() && !is_stopping && !is_holding && !is_cutting {
                     is_holding = true;
                     generation.stop();
                 }
@@ -408,6 +439,14 @@ async fn generate(
             () = running.stop.cancelled(), if !is_stopping => {
                 is_stopping = true;
                 generation.stop();
+            }
+            () = running.answer_now.cancelled(), if *may_cut && !is_stopping && !is_holding => {
+                *may_cut = false;
+                // It may have begun to answer just now.
+                if progress.is_thinking() {
+                    is_cutting = true;
+                    generation.stop();
+                }
             }
             () = &mut give_up => return Part::Ended(Box::new(Outcome::stopped(progress))),
             result = saving.ended(), if saving.running.is_some() => saving.note(app, result),

@@ -187,6 +187,19 @@ impl Progress {
         self.loops.as_mut().is_some_and(LoopWatch::take)
     }
 
+    /// Whether the model thinks.
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.segments.is_thinking()
+    }
+
+    /// Continues the answer after these tokens, the last of which the model has not written. The engine
+    /// tells what they say.
+    pub(crate) fn go_on_after(&mut self, token_ids: &[u32], now: Instant) {
+        self.segments.end(now);
+        self.token_ids = token_ids.to_vec();
+        self.is_stored = true;
+    }
+
     /// Stops the clock of what goes on, because the answer is held.
     pub(crate) fn pause(&mut self, now: Instant) {
         self.segments.pause(now);

@@ -29,6 +29,8 @@ pub(crate) struct Running {
     is_interrupted: AtomicBool,
     /// Lets an answer that is held go on.
     pub(crate) go_on: Notify,
+    /// Asks the task to end the thoughts, once.
+    pub(crate) answer_now: CancellationToken,
     /// Cancelled when the task has saved the answer, emitted everything and ended.
     pub(crate) ended: CancellationToken,
 }
@@ -81,6 +83,17 @@ impl Running {
         }
     }
 
+    /// Ends the thoughts of the answer if it thinks.
+    pub(crate) fn answer_now(&self) {
+        let thinks = matches!(
+            self.message().segments.last(),
+            Some(wire::AnswerSegment::Reasoning { duration_ms: None, .. })
+        );
+        if thinks {
+            self.answer_now.cancel();
+        }
+    }
+
     /// A copy of the message. Its text is made of its segments here, because most events name only
     /// what has grown.
     pub(crate) fn shown(&self) -> wire::Message {
@@ -116,6 +129,7 @@ impl RunningAnswers {
             stop: CancellationToken::new(),
             is_interrupted: AtomicBool::new(false),
             go_on: Notify::new(),
+            answer_now: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
         self.running().insert(id, running.clone());

@@ -210,6 +210,11 @@ impl AnswerSegments {
         }
     }
 
+    /// Whether the last segment is reasoning that goes on.
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.thinks_since.is_some()
+    }
+
     /// Stops the clock of open reasoning.
     pub(crate) fn pause(&mut self, now: Instant) {
         self.is_paused = self.thinks_since.is_some();

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    Command, CompareColumn, Event, Message, MessageStatus, Reply, SettingTarget, Thinking,
-    ThinkingChoices,
+    AnswerSegment, Command, CompareColumn, Event, Message, MessageStatus, Reply, SettingTarget,
+    Thinking, ThinkingChoices,
 };
+use cairn_tiny_models::set_template;
 use serde_json::{Value, json};
+use tokio::sync::broadcast::Receiver;
 
-use crate::kit::{answered, messages, new_conversation, next, set_for_all};
+use crate::kit::{answered, ended, messages, new_conversation, next, send, set_for_all};
 use crate::script::{MODEL, STRIPS, Script, ids, open_scripted};
 
 /// Thinks very long unless asked, and refuses efforts that it does not know. The more it thinks, the
@@ -143,5 +145,49 @@ async fn templates_without_choice_are_left_alone() {
     set(&app, chat, "high").await;
     assert_eq!(answered(&app, &id, "why").await.text, "Because.");
     assert_eq!(messages(&app, &id).await.len(), 2);
+    app.close().await;
+}
+
+/// Opens thoughts at the beginning of each answer.
+const OPENS: &str = "{% for turn in messages %}{% if turn.role == 'user' %}Q{{ turn.content }}\
+    {% else %}A{{ turn.content }}{% endif %}{% endfor %}A<think>";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thoughts_end_when_a_person_wants_answer() {
+    let home = Script::endless("abcdefgh ").home();
+    set_template(&home.path().join("models").join(MODEL), OPENS).unwrap();
+    let app = open_scripted(&home, 1_000_000).await;
+    set_for_all(&app, "holds_loops", false).await;
+    let id = new_conversation(&app).await;
+    let (mut events, mut all_events) = (app.subscribe(), app.subscribe());
+    let [_, answer] = send(&app, &id, "why").await;
+    let answer_now =
+        || Command::AnswerNow { conversation_id: id.clone(), message_id: answer.id.clone() };
+    let segment = async |events: &mut Receiver<Event>, wanted: fn(&AnswerSegment) -> bool| loop {
+        if let Event::Segment { segment, .. } = next(events).await
+            && wanted(&segment)
+        {
+            return;
+        }
+    };
+    segment(&mut events, |it| matches!(it, AnswerSegment::Reasoning { .. })).await;
+    app.call(answer_now()).await.unwrap();
+    segment(&mut events, |it| matches!(it, AnswerSegment::Text { .. })).await;
+    // It answers already.
+    app.call(answer_now()).await.unwrap();
+    app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
+    let stopped = ended(&mut all_events, &answer.id).await;
+    assert_eq!(stopped.status, MessageStatus::Stopped, "{:?}", stopped.error);
+    let [
+        AnswerSegment::Reasoning { text: thoughts, duration_ms, .. },
+        AnswerSegment::Text { text },
+    ] = stopped.segments.as_slice()
+    else {
+        panic!("{:?}", stopped.segments)
+    };
+    assert!(duration_ms.is_some());
+    assert!(!thoughts.is_empty() && !text.is_empty());
+    assert!(!thoughts.contains("think>") && !text.contains("think>"), "{thoughts}: {text}");
+    assert_eq!(messages(&app, &id).await[1], stopped);
     app.close().await;
 }

@@ -383,6 +383,15 @@ impl AnswerFormat {
         reasoning.chain(calls).collect()
     }
 
+    /// The text that ends thoughts where they are, so that the answer follows; `None` if the format
+    /// has no thoughts.
+    pub fn end_of_thoughts(&self) -> Option<String> {
+        if self.channels {
+            return Some("<|end|><|start|>assistant<|channel|>final<|message|>".to_owned());
+        }
+        self.reasoning.map(|row| format!("\n{}\n\n", row.close))
+    }
+
     /// Whether the prompt has opened reasoning already, so that the answer begins within it.
     pub(super) fn is_opened_by(&self, prompt: &str) -> bool {
         self.reasoning.is_some_and(|row| prompt.trim_end().ends_with(row.open))

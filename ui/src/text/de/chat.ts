@@ -198,6 +198,8 @@ export const find: Catalogue['find'] = {
 };
 
 export const reasoning: Catalogue['reasoning'] = {
+  answerNow: 'Jetzt antworten',
+  answerNowNote: 'Beendet das Nachdenken und beginnt die Antwort. Der Gedankengang bleibt erhalten.',
   copy: 'Gedankengang kopieren',
   thinking: (milliseconds) => `Denkt nach … ${f.estimate(milliseconds)}`,
   thought: (milliseconds) => `${f.estimate(milliseconds)} nachgedacht`,

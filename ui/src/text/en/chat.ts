@@ -204,6 +204,8 @@ export const find = {
 
 /** What a model wrote for itself before its answer. */
 export const reasoning = {
+  answerNow: 'Answer now',
+  answerNowNote: 'Stops thinking and begins the answer. The thoughts are kept.',
   copy: 'Copy reasoning',
   thinking: (milliseconds: number) => `Thinking… ${f.estimate(milliseconds)}`,
   thought: (milliseconds: number) => `Thought for ${f.estimate(milliseconds)}`,
