@@ -146,14 +146,15 @@ fn describe(device: ComputeDevice, entry: Entry, budget_bytes: u64) -> Option<Re
 }
 
 /// Finds the model for a choice: that of the machine's class, or of the next lower one whose model
-/// fits well. If none does, one that fits tightly will do.
+/// fits well. If none does, one that fits tightly will do to start with.
 fn chosen(models: &[RecommendedModel], gigabytes: u64, choice: ModelChoice) -> Option<usize> {
     let classes = CLASSES.iter().rev().filter(|class| class.gigabytes <= gigabytes);
     let named = classes.filter_map(|class| class.name_for(choice));
     let fitting: Vec<usize> =
         named.filter_map(|name| models.iter().position(|model| model.name == name)).collect();
     let fits_well = |index: &&usize| models[**index].facts.memory.fit == Fit::Well;
-    fitting.iter().find(fits_well).or(fitting.first()).copied()
+    let tight = fitting.last().filter(|_| choice == ModelChoice::Start);
+    fitting.iter().find(fits_well).or(tight).copied()
 }
 
 #[cfg(test)]
