@@ -119,9 +119,9 @@ impl Scorer {
         self
     }
 
-    /// How many tokens are not read yet, padding included.
+    /// How many tokens are not read yet, without padding.
     pub fn num_left(&self) -> usize {
-        (self.width - self.num_read) * self.rows.len()
+        self.rows.iter().map(|row| row.tokens.len().saturating_sub(self.num_read)).sum()
     }
 
     /// Reads the next `max_tokens`, at most 256, or all that are left; at least one of each row.
@@ -183,6 +183,20 @@ pub fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {
 mod tests {
     use super::*;
     use crate::LoadOptions;
+
+    #[test]
+    fn padding_is_not_left_to_read() {
+        let folder = cairn_tiny_models::tiny_model("llama/gqa");
+        let model = Model::load(&folder, LoadOptions::new()).unwrap().0;
+        let rows = vec![vec![3, 1, 4, 1, 5, 9, 2, 6], vec![2, 7, 1]];
+        let mut scorer = Scorer::new(&model, rows, 0).unwrap();
+        let mut left = vec![scorer.num_left()];
+        while scorer.num_left() > 0 {
+            scorer.read(4).unwrap();
+            left.push(scorer.num_left());
+        }
+        assert_eq!(left, [11, 7, 4, 2, 0]);
+    }
 
     #[test]
     fn scores_are_those_of_a_plain_forward_pass() {
