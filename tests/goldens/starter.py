@@ -19,7 +19,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import dequantize_model, load
-from oracle import ORACLE
+from oracle import ORACLE, check_versions
 
 OUT = Path(__file__).parent / "starter.json"
 MIN_GAP = 1e-3
