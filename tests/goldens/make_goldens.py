@@ -808,7 +808,7 @@ def with_experts(model_type, **config):
     def cases_of(**others):
         quant = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
         found = {"dense": Case(dense), "quant4": Case(quant)} | others
-        return {name: replace(case, num_tokens=4) for name, case in found.items()}
+        return {name.replace("_", "-"): replace(case, num_tokens=4) for name, case in found.items()}
 
     return dense, cases_of
 
@@ -959,14 +959,16 @@ def olmoe():
 
 
 def phimoe():
-    """Scaled by what the config says, and by what follows from the context."""
+    """Scaled by what the config says, by what follows from the context, and not at all, as Phi-mini's rotation is. `plain-rope` has noise so large
+    that SparseMixer often shares between several experts."""
     rope = dict(type="longrope", short_factor=[1.0] * 16, long_factor=[1.0 + 0.5 * pair for pair in range(16)])
     scaled = rope | dict(short_mscale=1.1, long_mscale=1.25)
     dense, cases_of = with_experts("phimoe", num_local_experts=4, original_max_position_embeddings=64, rope_scaling=scaled)
     published = without(dense, "num_experts_per_tok", "rope_theta", "rms_norm_eps") | dict(
         num_local_experts=3, rope_scaling=rope | dict(type="su", short_mscale=None, long_mscale=None), torch_dtype="bfloat16"
     )
-    return Family("phimoe", usual, cases_of(published=Case(published, mixtral_names)))
+    plain_rope = dense | dict(rope_scaling=None, router_jitter_noise=0.2)
+    return Family("phimoe", usual, cases_of(published=Case(published, mixtral_names), plain_rope=Case(plain_rope)))
 
 
 def qwen2_moe():

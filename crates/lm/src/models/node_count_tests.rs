@@ -239,7 +239,7 @@ fn a_step_takes_fewer_nodes_than_in_mlx_lm() {
     check("olmo3/quant4", 0.92, 0.53);
     check("olmoe/quant4", 0.63, 0.26);
     check("phi3/quant4", 0.89, 0.20);
-    check("phimoe/quant4", 0.57, 0.36);
+    check("phimoe/quant4", 0.5, 0.46);
     check("qwen2/quant4", 0.76, 0.16);
     check("qwen2_moe/quant4", 0.60, 0.19);
     check("qwen3/quant4-tied", 0.87, 0.18);

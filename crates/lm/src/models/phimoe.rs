@@ -1,4 +1,5 @@
-//! Phi-3.5 with experts (Microsoft 2024): layer norms, biases in attention, LongRoPE, and experts.
+//! Phi-3.5 with experts and Phi-mini with experts (Microsoft 2024): layer norms, biases in
+//! attention, LongRoPE or plain RoPE, and experts that SparseMixer chooses.
 //! Reference: mlx-lm's phimoe.py.
 
 use serde::Deserialize;
@@ -15,9 +16,8 @@ const USUAL: Usual = Usual { context: 131_072, rope_theta: Some(10_000.0), is_ti
 
 /// The fields of config.json. `intermediate_size` is an expert's.
 ///
-/// Shares are a softmax of the chosen experts' logits, as in the reference, and not those of the
-/// SparseMixer that these models were trained with. `sliding_window`, which is as long as the context
-/// of the published models, is not read either.
+/// `sliding_window`, which is as long as the context of the published models, is not read, as in
+/// the reference.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     #[serde(flatten)]
@@ -30,6 +30,8 @@ pub struct ModelArgs {
     num_local_experts: i64,
     #[serde(default = "default_num_experts_per_tok")]
     num_experts_per_tok: i64,
+    #[serde(default = "default_router_jitter_noise")]
+    router_jitter_noise: f64,
 }
 
 fn default_rms_norm_eps() -> f64 {
@@ -48,24 +50,30 @@ fn default_num_experts_per_tok() -> i64 {
     2
 }
 
+fn default_router_jitter_noise() -> f64 {
+    0.01
+}
+
 impl ModelArgs {
-    /// The keys that others have too; the length of the first training stands beside the section that
-    /// needs it. Fails on another rotation than LongRoPE, which the reference takes every one for.
+    /// The keys that other architectures have too. LongRoPE gets the length of the first training
+    /// in its section. Fails on another scaled rotation, which the reference would take for
+    /// LongRoPE.
     fn common(&self) -> Result<Common, LmError> {
         let mut common = self.common.clone();
-        let is_longrope = |scaling: &Value| {
-            let kind = scaling.get("rope_type").or_else(|| scaling.get("type"));
-            matches!(kind.and_then(Value::as_str), Some("longrope" | "su"))
-        };
-        let section = common.rope_scaling.as_mut();
-        let Some(scaling) = section.filter(|scaling| is_longrope(scaling)) else {
-            let given = self.common.rope_scaling.as_ref().map(Value::to_string);
-            return Err(LmError::Config {
-                name: "rope_scaling",
-                value: given.unwrap_or_default().chars().take(80).collect(),
-                allowed: "this architecture needs it, of the type longrope".to_owned(),
-            });
-        };
+        let section = common.rope_scaling.as_mut().filter(|scaling| !scaling.is_null());
+        let Some(scaling) = section else { return Ok(common) };
+        let kind = scaling.get("rope_type").or_else(|| scaling.get("type"));
+        match kind.and_then(Value::as_str) {
+            Some("longrope" | "su") => {}
+            Some("default") => return Ok(common),
+            _ => {
+                return Err(LmError::Config {
+                    name: "rope_scaling",
+                    value: scaling.to_string().chars().take(80).collect(),
+                    allowed: "it must be of the type longrope, or null".to_owned(),
+                });
+            }
+        }
         scaling["original_max_position_embeddings"] = json!(self.original_max_position_embeddings);
         Ok(common)
     }
@@ -83,11 +91,12 @@ impl Family for ModelArgs {
             ("num_local_experts", self.num_local_experts),
             ("num_experts_per_tok", self.num_experts_per_tok),
         )?;
+        let jitter = check_positive("router_jitter_noise", self.router_jitter_noise)?;
         decoder.experts = Some(ExpertsKind {
             block: "block_sparse_moe",
             count,
             intermediate: decoder.mlp.intermediate,
-            routing: Routing::of(Score::SoftmaxOfChosen, num_chosen),
+            routing: Routing::of(Score::SparseMixer { jitter }, num_chosen),
             form: ExpertForm::USUAL,
             shared: None,
         });
@@ -118,10 +127,13 @@ mod tests {
             assert_eq!(refused_key::<ModelArgs>(&config), expected, "{changes}");
         };
         check(json!({}), None);
-        check(json!({"rope_scaling": null}), Some("rope_scaling"));
+        check(json!({"rope_scaling": null}), None);
+        let plain = json!({"rope_type": "default", "rope_theta": 10000.0});
+        check(json!({"rope_scaling": null, "rope_parameters": plain}), None);
         check(json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), Some("rope_scaling"));
         check(json!({"original_max_position_embeddings": 0}), Some("rope_scaling"));
         check(json!({"num_experts_per_tok": 17}), Some("num_experts_per_tok"));
         check(json!({"num_local_experts": 0}), Some("num_local_experts"));
+        check(json!({"router_jitter_noise": -0.01}), Some("router_jitter_noise"));
     }
 }

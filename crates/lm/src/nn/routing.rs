@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 
 use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::ffi;
@@ -31,7 +32,7 @@ pub struct Routing {
 }
 
 /// What an expert's logit becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Score {
     /// Its softmax over all experts.
     Softmax,
@@ -41,6 +42,11 @@ pub enum Score {
     Sigmoid,
     /// Its sigmoid, where the largest logits are chosen: a sigmoid rounds large ones to the same.
     SigmoidOfChosen,
+    /// SparseMixer (Liu et al. 2023), as it infers: experts are chosen one after another, the one
+    /// with the largest logit first. Each has its softmax over the experts that are not chosen yet
+    /// and whose logits are near its own: less than twice `jitter` below it, relative to the larger
+    /// of the two magnitudes. The shares of a token do not add up to one.
+    SparseMixer { jitter: f32 },
 }
 
 /// Experts in groups of the same size, which stand one after another.
@@ -92,7 +98,7 @@ impl Routing {
         match self.score {
             Score::Softmax => Some(self.adds_up_to_one),
             Score::SoftmaxOfChosen => Some(true),
-            Score::Sigmoid | Score::SigmoidOfChosen => None,
+            Score::Sigmoid | Score::SigmoidOfChosen | Score::SparseMixer { .. } => None,
         }
     }
 
@@ -117,12 +123,19 @@ pub struct Chooser {
     normalized: Elementwise<2>,
     /// Shares times the factor of all.
     scaled: Elementwise<1>,
+    /// The logits of experts that are not chosen yet, and minus infinity in place of those far from
+    /// the largest; from all logits, those not chosen yet, and the largest of these.
+    near_largest: Elementwise<3>,
 }
 
 impl Chooser {
     /// Of this routing.
     pub fn new(routing: Routing) -> Self {
-        let Routing { in_float32, scale, .. } = routing;
+        let Routing { in_float32, scale, score, .. } = routing;
+        let most_distance = match score {
+            Score::SparseMixer { jitter } => 2.0 * jitter,
+            _ => 0.0,
+        };
         let times_scale = move |shares: Array| match scale {
             Some(scale) => ops::multiply(&shares, constant(scale, shares.dtype())?),
             None => Ok(shares),
@@ -145,6 +158,13 @@ impl Chooser {
                 times_scale(ops::divide(shares, sum)?)
             }),
             scaled: Elementwise::new(move |[shares]| times_scale(shares.clone())),
+            near_largest: Elementwise::new(move |[logits, open, largest]| {
+                let dtype = logits.dtype();
+                let magnitude = ops::maximum(logits.abs()?, largest)?;
+                let distance = ops::divide(ops::subtract(largest, logits)?, magnitude)?;
+                let is_far = distance.gt(constant(most_distance, dtype)?)?;
+                ops::select(is_far, constant(f32::NEG_INFINITY, dtype)?, open)
+            }),
         }
     }
 
@@ -175,6 +195,7 @@ impl Chooser {
                     Score::Softmax => ops::softmax_axis(in_type()?, -1, true)?,
                     Score::SoftmaxOfChosen | Score::SigmoidOfChosen => in_type()?,
                     Score::Sigmoid => self.sigmoid.call([logits])?,
+                    Score::SparseMixer { .. } => return self.mix(in_type()?),
                 };
                 let ranked = match bias {
                     Some(bias) => self.corrected.call([&scores, bias])?,
@@ -194,7 +215,7 @@ impl Chooser {
         match routing.score {
             Score::SoftmaxOfChosen => shares = ops::softmax_axis(&shares, -1, true)?,
             Score::SigmoidOfChosen => shares = self.sigmoid.call([&shares])?,
-            Score::Softmax | Score::Sigmoid => {}
+            Score::Softmax | Score::Sigmoid | Score::SparseMixer { .. } => {}
         }
         if routing.adds_up_to_one {
             shares = self.normalized.call([&shares, &shares.sum_axis(-1, true)?])?;
@@ -202,6 +223,22 @@ impl Chooser {
             shares = self.scaled.call([&shares])?;
         }
         Ok((indices, shares))
+    }
+
+    /// Chooses by [`Score::SparseMixer`], from logits `[B, L, E]`.
+    fn mix(&self, logits: Array) -> Result<(Array, Array), Exception> {
+        let closed = constant(f32::NEG_INFINITY, logits.dtype())?;
+        let mut open = logits.clone();
+        let (mut indices, mut shares) = (Vec::new(), Vec::new());
+        for _ in 0..self.routing.num_chosen {
+            let index = argmax_axis(&open, -1, true)?;
+            let largest = open.take_along_axis(&index, -1)?;
+            let near = self.near_largest.call([&logits, &open, &largest])?;
+            shares.push(ops::softmax_axis(near, -1, true)?.take_along_axis(&index, -1)?);
+            open = open.put_along_axis(&index, &closed, -1)?;
+            indices.push(index);
+        }
+        Ok((ops::concatenate(&indices, -1)?, ops::concatenate(&shares, -1)?))
     }
 
     /// The scores `[B, L, E]` with zeros for all experts in groups that are not open.
@@ -311,6 +348,24 @@ mod tests {
         let scaled = Routing { adds_up_to_one: true, scale: Some(2.5), ..routing };
         let sum = 0.5 + sigmoid(1.5);
         check(scaled, LOGITS, bias, &[(4, 1.25 / sum), (5, 2.5 * sigmoid(1.5) / sum)]);
+    }
+
+    #[test]
+    fn sparse_mixer_shares_with_near_logits_only() {
+        let routing = |jitter| Routing::of(Score::SparseMixer { jitter }, 2);
+        // 1.5 is a quarter below 2.0 and 1.0 a third below 1.5: no other logit is as near.
+        check(routing(0.01), LOGITS, None, &[(1, 1.0), (5, 1.0)]);
+        let [e_20, e_15, e_10] = [2.0f32, 1.5, 1.0].map(f32::exp);
+        let first = e_20 / (e_20 + e_15);
+        check(routing(0.13), LOGITS, None, &[(1, first), (5, 1.0)]);
+        check(routing(0.17), LOGITS, None, &[(1, first), (5, e_15 / (e_15 + e_10))]);
+        // A negative logit is compared by its own magnitude where that is the larger one.
+        let below_zero = [-1.0, -1.1, -3.0, -4.0, -5.0, -6.0];
+        let [e_10, e_11, e_30] = [-1.0f32, -1.1, -3.0].map(f32::exp);
+        let shares = [(0, e_10 / (e_10 + e_11)), (1, 1.0)];
+        check(routing(0.05), below_zero, None, &shares);
+        let shares = [(0, e_10 / (e_10 + e_11 + e_30)), (1, e_11 / (e_11 + e_30))];
+        check(routing(0.35), below_zero, None, &shares);
     }
 
     #[test]
