@@ -11,26 +11,12 @@ use crate::{mlx, process, root};
 
 /// A Python with the pinned mlx-lm, on the same OpenBLAS as ours.
 pub fn python() -> Result<PathBuf> {
-    let folder = root().join("target/oracle");
-    let python = folder.join("bin/python");
-    if !folder.join("ready").exists() {
-        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-        process::run(Command::new(&python).args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "mlx[cpu]==0.32.2",
-            "mlx-lm==0.32.0",
-        ]))?;
-        let site = process::output(
-            Command::new(&python)
-                .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
-        )?;
-        mlx::use_openblas(Path::new(site.trim()))?;
-        fs::write(folder.join("ready"), "")?;
-    }
-    Ok(python)
+    let packages = ["mlx[cpu]==0.32.2", "mlx-lm==0.32.0"];
+    let bin = prepared("oracle", &packages, |python| {
+        let site = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
+        mlx::use_openblas(Path::new(process::output(Command::new(python).args(site))?.trim()))
+    })?;
+    Ok(bin.join("python"))
 }
 
 /// A Python with the pinned huggingface_hub, whichever version mlx-lm's environment has.
@@ -56,6 +42,15 @@ pub fn schemathesis() -> Result<PathBuf> {
 /// The programs of an environment with these packages in a folder of target. It is made again when
 /// the packages are others.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    prepared(name, packages, |_| Ok(()))
+}
+
+/// As [`environment`]; `prepare` changes a new one, whose Python it is given, before its first use.
+fn prepared(
+    name: &str,
+    packages: &[&str],
+    prepare: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
     let folder = root().join("target").join(name);
     let (bin, ready) = (folder.join("bin"), folder.join("ready"));
     let wanted = packages.join(" ");
@@ -65,6 +60,7 @@ fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     let install = ["-m", "pip", "install", "--quiet"];
     process::run(Command::new(bin.join("python")).args(install).args(packages))?;
+    prepare(&bin.join("python"))?;
     fs::write(ready, wanted)?;
     Ok(bin)
 }
