@@ -9,7 +9,7 @@
     attention.safetensors         inputs and outputs of `quantized_scaled_dot_product_attention`: `<D>.queries` and so on are inputs,
                                   `<D>.<bits>.<group_size>.<mask>.<L>.<dtype>` an output
 
-With mlx-lm 0.30.4 in place of 0.32.0 it writes only `old-<case>`, the cases that version can save. Tokens are numbered from 0; keys and values
+With mlx-lm 0.30.4 in place of 0.32.2 it writes only `old-<case>`, the cases that version can save. Tokens are numbered from 0; keys and values
 follow from `token`, so that whoever reads a file can go on in the same way.
 
     python tests/goldens/caches.py FOLDER

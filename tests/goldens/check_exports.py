@@ -1,4 +1,4 @@
-"""Whether mlx-lm goes on from Cairn's files as Cairn does. By hand, in a venv holding `mlx[cpu]==0.32.2` and `mlx-lm==0.32.0`:
+"""Whether mlx-lm goes on from Cairn's files as Cairn does. By hand, in a venv holding `mlx[cpu]==0.32.2` and `mlx-lm==0.32.2`:
 
     cargo run -p cairn-engine --example exports -- MODEL_FOLDER OUT_FOLDER
     python tests/goldens/check_exports.py OUT_FOLDER

@@ -1,4 +1,4 @@
-"""What mlx_lm.convert of mlx-lm 0.32.0 on MLX 0.32.2 (CPU) makes of the tiny models.
+"""What mlx_lm.convert of mlx-lm 0.32.2 on MLX 0.32.2 (CPU) makes of the tiny models.
 
 `python tests/goldens/make_goldens.py convert` writes `tests/goldens/convert.json`, a list of cases:
 

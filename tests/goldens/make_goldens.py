@@ -1,6 +1,6 @@
-"""The goldens: tiny random checkpoints of every architecture, and what mlx-lm 0.32.0 on MLX 0.32.2 (CPU, float32) computes from them.
+"""The goldens: tiny random checkpoints of every architecture, and what mlx-lm 0.32.2 on MLX 0.32.2 (CPU, float32) computes from them.
 
-In a venv holding `mlx[cpu]==0.32.2` and `mlx-lm==0.32.0`:
+In a venv holding `mlx[cpu]==0.32.2` and `mlx-lm==0.32.2`:
 
     python tests/goldens/make_goldens.py [NAME]...
 

@@ -4,7 +4,7 @@ usage: node_counts.py [FAMILY/NAME]...      checkpoints of this folder; only the
 
 MLX's CPU backend writes its fused operations (norms, RoPE, attention, dequantizing) out as many nodes. There each is replaced by one node
 of the same inputs and shape, as it is on a GPU; the first five names give the same numbers on both. An inner function that
-mlx-lm compiles is one, for which the CPU needs a C++ compiler. Made with mlx==0.32.2 and mlx-lm==0.32.0.
+mlx-lm compiles is one, for which the CPU needs a C++ compiler. Made with mlx==0.32.2 and mlx-lm==0.32.2.
 """
 
 import collections
@@ -19,8 +19,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import MODEL_REMAPPING
+from oracle import GOLDENS, check_versions
 
-HERE = pathlib.Path(__file__).parent
 NAMES = [
     "llama/quant4-tied", "qwen3/quant4-tied", "gemma3_text/quant4", "qwen3_moe/quant4", "qwen3_next/quant4", "cohere/quant4", "cohere2/quant4",
     "deepseek_v2/quant4", "deepseek_v3/quant4", "ernie4_5/quant4", "exaone4/quant4", "gemma/quant4", "gemma2/quant4", "gemma4_text/quant4",
@@ -45,7 +45,7 @@ def as_one_node(function):
 
 
 def model_of(name):
-    config = json.loads((HERE / name / "config.json").read_text())
+    config = json.loads((GOLDENS / name / "config.json").read_text())
     if mx.default_device() == mx.gpu:
         # MLX's fused attention needs a head size that models have.
         config |= {"head_dim": 64}
@@ -81,11 +81,12 @@ def count(name):
 
 
 if __name__ == "__main__":
+    check_versions()
     if mx.default_device() != mx.gpu:
         for fused in ("rms_norm", "layer_norm", "rope", "scaled_dot_product_attention"):
             setattr(mx.fast, fused, as_one_node(getattr(mx.fast, fused)))
         mx.dequantize = as_one_node(mx.dequantize)
-    file = HERE / "node_counts.json"
+    file = GOLDENS / "node_counts.json"
     others = json.loads(file.read_text()) if sys.argv[1:] else {}
     counts = others | {name: count(name) for name in sys.argv[1:] or NAMES}
     file.write_text(json.dumps(counts, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import mlx.core as mx
 from draw import digest, draw, save_shards
 from mlx_lm.utils import load_model
 
-ORACLE = {"mlx": "0.32.2", "mlx-lm": "0.32.0"}
-OLD_MLX_LM = "0.30.4"  # whose cache files are read too
 GOLDENS = Path(__file__).parent
+sys.path.append(str(GOLDENS.parents[1] / "xtask/bench"))
+import global_scale  # noqa: E402, F401
+
+ORACLE = {"mlx": "0.32.2", "mlx-lm": "0.32.2"}
+OLD_MLX_LM = "0.30.4"  # whose cache files are read too
 TOKENIZER = GOLDENS / "tokenizer"
 
 

@@ -1,4 +1,4 @@
-"""The perplexity that mlx-lm 0.32.0 on MLX 0.32.2 (CPU) measures of `llama/tiny-chat` in float32, by `mlx_lm.perplexity`.
+"""The perplexity that mlx-lm 0.32.2 on MLX 0.32.2 (CPU) measures of `llama/tiny-chat` in float32, by `mlx_lm.perplexity`.
 
 `python tests/goldens/make_goldens.py perplexity` writes `tests/goldens/perplexity.json`:
 

@@ -7,7 +7,7 @@ of CASES:
     <case>-told.safetensors   the same with the keys beside it by which Cairn knows its tokens and what to call it
     <case>.json               the prompt, 4 tokens more, and the 12 that follow greedily on both by `generate_step`
 
-With mlx-lm 0.30.4 in place of 0.32.0 it writes only `old-<case>.safetensors`, of the cases that version can save.
+With mlx-lm 0.30.4 in place of 0.32.2 it writes only `old-<case>.safetensors`, of the cases that version can save.
 The model is computed in float32, as Cairn does on a CPU; caches grow by STEP tokens, not by mlx-lm's 256, for the files' size. Each prompt is the first without a near tie on the greedy path.
 """
 

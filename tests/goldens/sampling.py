@@ -1,4 +1,4 @@
-"""What mlx-lm 0.32.0 on MLX 0.32.2 (CPU) samples, and what its logits processors return, for random logits.
+"""What mlx-lm 0.32.2 on MLX 0.32.2 (CPU) samples, and what its logits processors return, for random logits.
 
 `python tests/goldens/make_goldens.py sampling` writes `tests/goldens/sampling.json`:
 

@@ -1,4 +1,4 @@
-"""What the starter model (SmolLM2-135M-Instruct) says in float32 to a fixed chat, by mlx-lm 0.32.0 on MLX 0.32.2 (CPU).
+"""What the starter model (SmolLM2-135M-Instruct) says in float32 to a fixed chat, by mlx-lm 0.32.2 on MLX 0.32.2 (CPU).
 
 `python tests/goldens/make_goldens.py starter MODEL_FOLDER`, given the folder that importing the model's GGUF made, writes `tests/goldens/starter.json`:
 

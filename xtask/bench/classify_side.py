@@ -9,6 +9,7 @@ import json
 import sys
 import time
 
+import global_scale  # noqa: F401
 import mlx.core as mx
 from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache

@@ -5,7 +5,7 @@
 # usage: gpu.sh [SHAPE]...     the shapes of crates/lm/examples/decode_speed/shapes.rs, by default all but the largest two; the
 #                              models of xtask/bench/models; and check=NAME, which only compares the kernels with the plain forms
 #                              in a small model of the family tests/goldens/NAME
-#   PYTHON         has mlx[cuda13]==0.32.2 and mlx-lm==0.32.0                                            (python3)
+#   PYTHON         has mlx[cuda13]==0.32.2 and mlx-lm==0.32.2                                            (python3)
 #   DECODE_SPEED   crates/lm/examples/decode_speed, built with --release                                 (built here)
 # Our side runs on the libmlx.so that it finds first: LD_LIBRARY_PATH must name the CUDA wheel's lib folder and CUDA's libraries.
 set -euo pipefail

@@ -2,7 +2,7 @@
 # Rows behind a prefix, log-probabilities, questions about one text, schemas and the server on a CUDA device, with random 4-bit
 # weights; both sides in turns. One JSON line or table row a measurement.
 # usage: gpu_asks.sh TOKENIZER_FOLDER [SHAPE]...    a folder with tokenizer.json and a chat template; by default 135M and 1B
-#   PYTHON   has mlx[cuda13]==0.32.2 and mlx-lm==0.32.0                                              (python3)
+#   PYTHON   has mlx[cuda13]==0.32.2 and mlx-lm==0.32.2                                              (python3)
 #   GENLM    a command that measures genlm-backend's AsyncMlxLM with a model folder                  (left out)
 #   ONLY     which parts: classify logprobs decisions schema server                                  (all)
 # The release builds of cairn, xtask and the examples are in target/release. Our side runs on the libmlx.so that it finds first:

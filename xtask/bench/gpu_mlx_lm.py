@@ -1,6 +1,6 @@
 """mlx-lm's speed with a model folder of random weights, as JSON lines: the other side of crates/lm/examples/decode_speed.
 
-usage: gpu_mlx_lm.py NAME FOLDER         a folder that `decode_speed write` or random_model.py made.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
+usage: gpu_mlx_lm.py NAME FOLDER         a folder that `decode_speed write` or random_model.py made.     Written for mlx-lm 0.32.2 on MLX 0.32.2.
        gpu_mlx_lm.py --rounding FOLDER   by how much the logits of a prompt's last tokens differ when they are read one at a time, as a part of
                                          their norm: the most of a short and a long prompt. With random weights in bf16 that can be a quarter.
 """
@@ -10,6 +10,7 @@ import pathlib
 import sys
 import time
 
+import global_scale  # noqa: F401
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, generate_step
 from mlx_lm.models.cache import make_prompt_cache

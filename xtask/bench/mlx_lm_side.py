@@ -21,6 +21,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import global_scale  # noqa: F401
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, generate_step, generation_stream
 from mlx_lm.utils import dequantize_model, load_model

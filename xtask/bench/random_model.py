@@ -1,6 +1,6 @@
 """Writes a model folder with random 4-bit weights for any architecture that mlx-lm has, for decode_speed and gpu_mlx_lm.py to measure.
 
-usage: random_model.py CONFIG FOLDER [--larger] [--layers N]     Written for mlx-lm 0.32.0 on MLX 0.32.2.
+usage: random_model.py CONFIG FOLDER [--larger] [--layers N]     Written for mlx-lm 0.32.2 on MLX 0.32.2.
 
 CONFIG is a config.json; models/ has those of published models. `--larger` multiplies its sizes by eight, its heads by four: the small models of
 tests/goldens become large enough for the kernels of a GPU. `--layers` takes so many layers only. Weights are drawn as mlx-lm's modules

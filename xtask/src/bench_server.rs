@@ -288,7 +288,8 @@ impl Server {
 
     fn mlx_lm(python: &Path, model: &Path) -> Result<Self> {
         let mut command = Command::new(python);
-        command.args(["-m", "mlx_lm", "server", "--port", "18436", "--log-level", "ERROR"]);
+        command.arg(root().join("xtask/bench/mlx_lm_server.py"));
+        command.args(["--port", "18436", "--log-level", "ERROR"]);
         command.arg("--model").arg(model);
         Server::start(command, 18436, model.to_string_lossy().into_owned())
     }

@@ -11,7 +11,7 @@ use crate::{mlx, process, root};
 
 /// A Python with the pinned mlx-lm, on the same OpenBLAS as ours.
 pub fn python() -> Result<PathBuf> {
-    let packages = ["mlx[cpu]==0.32.2", "mlx-lm==0.32.0"];
+    let packages = ["mlx[cpu]==0.32.2", "mlx-lm==0.32.2"];
     let bin = prepared("oracle", &packages, |python| {
         let site = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
         mlx::use_openblas(Path::new(process::output(Command::new(python).args(site))?.trim()))
