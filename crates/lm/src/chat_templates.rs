@@ -91,15 +91,16 @@ pub(crate) fn identifying_bytes(folder: &Path) -> Result<Vec<u8>, LmError> {
         path if path.exists() => read_file(&path, MAX_TOKENIZER_BYTES),
         _ => Ok(Vec::new()),
     };
-    let mut default = Vec::new();
+    let mut found = Vec::new();
     for name in [JINJA, NAMED_DEFAULT, JSON, TOKENIZER_CONFIG] {
-        default = bytes(name)?;
-        if !default.is_empty() {
+        found.extend(bytes(name)?);
+        // chat_template.json may have no template; then tokenizer_config.json has it.
+        if !found.is_empty() && name != JSON {
             break;
         }
     }
-    default.extend(bytes(NAMED_TOOL_USE)?);
-    Ok(default)
+    found.extend(bytes(NAMED_TOOL_USE)?);
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -147,6 +148,18 @@ mod tests {
         check(&[json, tools], Some(("json", "tools")));
         check(&[(NAMED_DEFAULT, "named"), json, tools], Some(("named", "tools")));
         check(&[tools], None);
+    }
+
+    #[test]
+    fn identifies_template_where_json_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = |template: &str| {
+            let config = json!({ "chat_template": template }).to_string();
+            std::fs::write(folder.path().join(TOKENIZER_CONFIG), config).unwrap();
+            identifying_bytes(folder.path()).unwrap()
+        };
+        std::fs::write(folder.path().join(JSON), "{}").unwrap();
+        assert_ne!(bytes("one"), bytes("two"));
     }
 
     #[test]
