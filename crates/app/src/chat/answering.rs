@@ -307,7 +307,8 @@ async fn in_parts(
         if let Err(failure) = loading::ensure_loaded_beside(app, &model).await {
             return Outcome::failed(failure, progress);
         }
-        if is_thought {
+        // The model may have closed them itself before the engine stopped.
+        if is_thought && progress.is_thinking() {
             match end_of_thoughts(app, &model).await {
                 Ok(end) => held.token_ids.extend(end),
                 Err(failure) => return Outcome::failed(failure, progress),
