@@ -10,7 +10,8 @@ pub fn run() -> Result<()> {
     check::write_tiny_models();
     // The set-ups are the window's own texts, and its TypeScript reads them.
     node::install(&ui::folder())?;
-    node::install(&folder)?;
+    // Not `npm ci`: the lock lacks an agent's packages for other systems where a registry has only this one's.
+    node::npm(&folder, &["install", "--no-save", "--no-audit", "--no-fund"])?;
     let aider = oracle::aider()?;
     process::run(node::program()?.arg(folder.join("agents.mjs")).env("AIDER", aider))
 }
