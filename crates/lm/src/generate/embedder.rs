@@ -2,9 +2,8 @@
 
 use mlx_rs::{Array, Dtype, ops};
 
-use super::{check_length, check_tokens, padded_columns};
+use super::{begin_rows, padded_columns};
 use crate::cache::LayerCache;
-use crate::cache::batch::continued_by_rows;
 use crate::embedding::Pooling;
 use crate::models::Model;
 use crate::{LmError, memory};
@@ -29,18 +28,7 @@ impl Embedder {
     /// Reads nothing yet. Fails on a row that is empty, longer than the context, or has ids outside
     /// the vocabulary.
     pub fn new(model: &Model, rows: Vec<Vec<u32>>, pooling: Pooling) -> Result<Self, LmError> {
-        for tokens in &rows {
-            if tokens.is_empty() {
-                return Err(LmError::EmptyPrompt);
-            }
-            check_tokens(tokens, model.vocab_size())?;
-            check_length(tokens.len(), model)?;
-        }
-        let width = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let caches = match rows.len() {
-            1 => model.make_cache(),
-            num_rows => continued_by_rows(&model.make_cache(), num_rows)?,
-        };
+        let (caches, width) = begin_rows(model, &rows)?;
         let model = model.clone();
         Ok(Embedder { model, pooling, rows, caches, width, num_read: 0, sums: None })
     }

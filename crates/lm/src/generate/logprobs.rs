@@ -2,10 +2,9 @@
 
 use mlx_rs::Array;
 
-use super::{check_length, check_tokens, padded_columns};
+use super::{begin_rows, padded_columns};
 use crate::LmError;
 use crate::cache::LayerCache;
-use crate::cache::batch::continued_by_rows;
 use crate::models::Model;
 use crate::sample::logprobs;
 
@@ -92,20 +91,9 @@ pub struct Scorer {
 impl Scorer {
     /// Reads nothing yet. Fails as [`score`] does.
     pub fn new(model: &Model, rows: Vec<Vec<u32>>, num_top: usize) -> Result<Self, LmError> {
-        for tokens in &rows {
-            if tokens.is_empty() {
-                return Err(LmError::EmptyPrompt);
-            }
-            check_tokens(tokens, model.vocab_size())?;
-            check_length(tokens.len(), model)?;
-        }
-        let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let (caches, width) = begin_rows(model, &rows)?;
         let row = |tokens| RowScore { tokens, logprobs: vec![None], ..RowScore::default() };
         let rows: Vec<RowScore> = rows.into_iter().map(row).collect();
-        let caches = match rows.len() {
-            1 => model.make_cache(),
-            num_rows => continued_by_rows(&model.make_cache(), num_rows)?,
-        };
         let model = model.clone();
         Ok(Scorer { model, rows, num_top, num_top_of_each: 0, caches, width, num_read: 0 })
     }

@@ -23,6 +23,7 @@ use std::ops::Range;
 use cairn_chat::{Encode, SamplingParams};
 use mlx_rs::Array;
 
+use crate::cache::batch::continued_by_rows;
 use crate::cache::{
     KvQuantization, LayerCache, SnapKv, make_prompt_cache, not_quantized, observe_queries,
 };
@@ -181,6 +182,23 @@ pub struct Sampled {
     pub from_draft: bool,
     /// The distribution after processors and before the sampler's filters; if asked for.
     pub logprobs: Option<Logprobs>,
+}
+
+/// Caches for rows that are read together, and the length of the longest row. Fails on a row that is
+/// empty, longer than the context, or has ids outside the vocabulary.
+fn begin_rows(model: &Model, rows: &[Vec<u32>]) -> Result<(Vec<LayerCache>, usize), LmError> {
+    for tokens in rows {
+        if tokens.is_empty() {
+            return Err(LmError::EmptyPrompt);
+        }
+        check_tokens(tokens, model.vocab_size())?;
+        check_length(tokens.len(), model)?;
+    }
+    let caches = match rows.len() {
+        1 => model.make_cache(),
+        num_rows => continued_by_rows(&model.make_cache(), num_rows)?,
+    };
+    Ok((caches, rows.iter().map(Vec::len).max().unwrap_or(0)))
 }
 
 /// Fails if `num_tokens` exceed the model's context.
