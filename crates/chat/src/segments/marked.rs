@@ -430,10 +430,8 @@ impl MarkerParser {
         around: &Surroundings,
         events: &mut Events,
     ) -> Progress {
-        let space = text.len() - text.trim_ascii_start().len();
-        if space > 0 {
-            events.markup(&text[..space]);
-            return Progress::Used(space);
+        if let Some(used) = skip_space(text, events) {
+            return used;
         }
         match text.as_bytes()[0] {
             b'[' if !in_list && self.may_list() => {
@@ -593,10 +591,8 @@ impl MarkerParser {
         around: &Surroundings,
         events: &mut Events,
     ) -> Progress {
-        let space = text.len() - text.trim_ascii_start().len();
-        if space > 0 {
-            events.markup(&text[..space]);
-            return Progress::Used(space);
+        if let Some(used) = skip_space(text, events) {
+            return used;
         }
         match self.in_text.scan(text, around.is_last) {
             Scan::Found { at: 0, length, index } if self.markers[index].1 == Role::Token => {
@@ -668,6 +664,15 @@ impl MarkerParser {
 /// Whether a name can begin with this byte.
 fn is_name_start(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_'
+}
+
+/// Gives the space before the next text out as markup; `None` if there is none.
+fn skip_space(text: &str, events: &mut Events) -> Option<Progress> {
+    let space = text.len() - text.trim_ascii_start().len();
+    (space > 0).then(|| {
+        events.markup(&text[..space]);
+        Progress::Used(space)
+    })
 }
 
 fn is_text_after_all(reader: &CallReader) -> bool {
