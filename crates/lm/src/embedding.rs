@@ -12,7 +12,7 @@ use std::path::{Component, Path};
 use cairn_formats::{MAX_CONFIG_BYTES, read_file};
 use serde_json::Value;
 
-/// Which of the final hidden states make a text's vector.
+/// The final hidden states that make a text's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
     /// The first token's.
@@ -64,7 +64,7 @@ impl Pooling {
 /// How a model's texts become vectors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingSettings {
-    /// Which hidden states make the vector.
+    /// The hidden states that make the vector.
     pub pooling: Pooling,
     /// Whether vectors are scaled to length 1.
     pub normalizes: bool,

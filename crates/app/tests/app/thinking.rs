@@ -47,7 +47,7 @@ async fn choices(app: &Arc<App>, scope: SettingTarget) -> Option<ThinkingChoices
     }
 }
 
-/// What a new chat is answered.
+/// The answer to a message in a new chat.
 async fn said(app: &Arc<App>) -> String {
     let id = new_conversation(app).await;
     answered(app, &id, "why").await.text
